@@ -1,0 +1,1 @@
+"""When to speculate: load, policy, guards."""

@@ -1,0 +1,1 @@
+"""Measuring: traffic for demos and benchmarks."""

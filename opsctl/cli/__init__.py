@@ -1,0 +1,1 @@
+"""Commands: parse, render, map errors; nothing else."""

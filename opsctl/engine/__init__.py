@@ -1,0 +1,1 @@
+"""One engine: its process tree, its HTTP interface, its log."""

@@ -1,0 +1,1 @@
+"""The simulated engine: behaves like an SGLang server tree, without a GPU."""

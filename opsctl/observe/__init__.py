@@ -1,0 +1,1 @@
+"""What opsctl tells about itself: the journal of events and metrics."""

@@ -1,0 +1,1 @@
+"""Launch profiles: complete, named ways to start an engine."""

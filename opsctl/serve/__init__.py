@@ -1,0 +1,1 @@
+"""Serving: the owner loop, its pure state machine, and the HTTP front."""

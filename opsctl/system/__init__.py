@@ -1,0 +1,1 @@
+"""The only place for raw side effects on the host."""
