@@ -63,9 +63,9 @@ class LaunchProfile(Model):
         default_factory=dict,
         description="Engine flags without dashes; true is a bare flag, null or false removes it.",
     )
-    environment: Mapping[str, str | None] = Field(
+    environment: Mapping[str, str | None | Secret] = Field(
         default_factory=dict,
-        description='Environment variables; null or "" removes one.',
+        description='Environment variables or references to secrets; null or "" removes one.',
     )
     timeouts: Timeouts = Field(default_factory=Timeouts)
     expect_log: tuple[str, ...] = Field(

@@ -1,0 +1,31 @@
+"""A name for everything in a launch profile that can change the engine's speed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+from opsctl.config.schema import LaunchProfile
+from opsctl.profiles.flags import canonical, rendered
+
+
+def fingerprint(profile: LaunchProfile) -> str:
+    """`sha256:` and 16 hex digits over engine, interpreter, model, draft, flags and environment.
+
+    Measurements are stored under it. Key order, ports, time-outs, log markers and the spelling of
+    flags (`tp_size`, `tp-size`) do not change it; secrets count by their reference.
+    """
+    facts = {
+        "engine": profile.engine,
+        "python": profile.python,
+        "model": profile.model,
+        "draft_model": profile.draft_model,
+        "flags": {canonical(k): v for k, v in profile.flags.items() if rendered(v)},
+        "environment": {
+            name: value if isinstance(value, str) else value.model_dump()
+            for name, value in profile.environment.items()
+            if value
+        },
+    }
+    text = json.dumps(facts, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
