@@ -98,9 +98,7 @@ def _version(value: bool) -> None:
         raise typer.Exit
 
 
-app = typer.Typer(
-    cls=LazyGroup, add_completion=False, rich_markup_mode=None, no_args_is_help=True
-)
+app = typer.Typer(cls=LazyGroup, add_completion=False, rich_markup_mode=None, no_args_is_help=True)
 
 
 @app.callback()

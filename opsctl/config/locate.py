@@ -18,9 +18,7 @@ def candidates(environment: Mapping[str, str], cwd: Path) -> tuple[Path, ...]:
     return (cwd / "opsctl.yaml", *user, Path("/etc/opsctl/opsctl.yaml"))
 
 
-def locate(
-    explicit: str | None, *, environment: Mapping[str, str], cwd: Path
-) -> tuple[Path, ...]:
+def locate(explicit: str | None, *, environment: Mapping[str, str], cwd: Path) -> tuple[Path, ...]:
     """The main file and, in name order, the `conf.d/*.yaml` beside it.
 
     Raises ConfigError when there is none.

@@ -2,41 +2,146 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+)
 
-from opsctl.config.units import Duration, Size
-
-FlagValue = bool | int | float | str | list[str | int | float] | dict[str, object] | None
+from opsctl.config.units import Duration, Size, Written
 
 
 class Model(BaseModel):
     """Base of all configuration models: frozen, unknown keys refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class FileSecret(Model):
     """A secret read from the first line of a file."""
 
-    file: str
+    file: Annotated[str, Field(min_length=1)]
 
 
 class EnvSecret(Model):
     """A secret read from an environment variable of opsctl itself."""
 
-    env: str
+    env: Annotated[str, Field(min_length=1)]
 
 
 class CredentialSecret(Model):
     """A secret read from systemd's credentials directory (`LoadCredential=`)."""
 
-    credential: str
+    # A bare name: with a slash in it, it would be a path out of the credentials directory.
+    credential: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:-]*$")]
 
 
-Secret = FileSecret | EnvSecret | CredentialSecret
+def _secret_kind(value: Any) -> str | None:
+    """Which reference this is; None refuses it with a message that does not show the value."""
+    if isinstance(value, FileSecret | EnvSecret | CredentialSecret):
+        [kind] = type(value).model_fields
+        return kind
+    if isinstance(value, dict) and len(value) == 1:
+        return next((kind for kind in ("file", "env", "credential") if kind in value), None)
+    return None
+
+
+Secret = Annotated[
+    Annotated[FileSecret, Tag("file")]
+    | Annotated[EnvSecret, Tag("env")]
+    | Annotated[CredentialSecret, Tag("credential")],
+    Discriminator(
+        _secret_kind,
+        custom_error_type="secret_reference",
+        custom_error_message=(
+            "a secret is never written here, only where it is: "
+            "{file: PATH}, {env: NAME} or {credential: NAME}"
+        ),
+    ),
+    Written("secret reference"),
+]
+"""Where a secret is found; a literal secret is refused."""
+
+
+def _flag_value(value: Any) -> Any:
+    items = value if isinstance(value, list | tuple) else [value]
+    ok = all(isinstance(item, bool | int | float | str | dict) or item is None for item in items)
+    if isinstance(value, list | tuple):
+        ok = all(
+            isinstance(item, int | float | str) and not isinstance(item, bool) for item in items
+        )
+    if not ok:
+        raise ValueError(
+            "a flag is true, a number, text, a list of numbers and texts, or a mapping (JSON)"
+        )
+    return value
+
+
+FlagValue = Annotated[
+    bool | int | float | str | list[str | int | float] | dict[str, Any] | None,
+    BeforeValidator(_flag_value),
+    Written("true, number, text, list, mapping (JSON), or null or false to remove it"),
+]
+"""The value of an engine flag."""
+
+
+def _environment_value(value: Any) -> Any:
+    if isinstance(value, bool):
+        word = str(value).lower()
+        raise ValueError(f'a variable\'s value is text; write "1" or "{word}" in quotes')
+    if isinstance(value, int):
+        return str(value)  # NCCL_P2P_DISABLE: 1 has only one reading
+    if isinstance(value, float):
+        raise ValueError("a variable's value is text; write the number in quotes")
+    if isinstance(value, list | tuple):
+        raise ValueError("a variable's value is text, not a list")
+    return value
+
+
+def _environment_name(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise ValueError("not a name for an environment variable")
+    return name
+
+
+def _environment_kind(value: Any) -> str:
+    return "text" if value is None or isinstance(value, str) else "secret"
+
+
+EnvironmentValue = Annotated[
+    Annotated[str | None, Tag("text")] | Annotated[Secret, Tag("secret")],
+    Discriminator(_environment_kind),
+    BeforeValidator(_environment_value),
+    Written('text or secret reference; null or "" removes it'),
+]
+"""The value of an environment variable of the engine."""
+
+EnvironmentName = Annotated[str, AfterValidator(_environment_name)]
+
+
+def _profile_name(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", name):
+        raise ValueError(
+            "a profile's name is up to 64 letters, digits, `-`, `_` and `.`, "
+            "starting with a letter or digit"
+        )
+    return name
+
+
+ProfileName = Annotated[str, AfterValidator(_profile_name)]
+
+Texts = Annotated[
+    tuple[str, ...],
+    BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value),
+]
 
 
 class Timeouts(Model):
@@ -63,12 +168,12 @@ class LaunchProfile(Model):
         default_factory=dict,
         description="Engine flags without dashes; true is a bare flag, null or false removes it.",
     )
-    environment: Mapping[str, str | None | Secret] = Field(
+    environment: Mapping[EnvironmentName, EnvironmentValue] = Field(
         default_factory=dict,
         description='Environment variables or references to secrets; null or "" removes one.',
     )
     timeouts: Timeouts = Field(default_factory=Timeouts)
-    expect_log: tuple[str, ...] = Field(
+    expect_log: Texts = Field(
         (), description="Texts the log must show by ready; a missing one marks the start degraded."
     )
 
@@ -97,7 +202,9 @@ class GatewayConfig(Model):
 class HealthConfig(Model):
     """When a running engine counts as hung."""
 
-    hang_after: Duration = Field(60.0, description="Work in flight and nothing moves for this long.")
+    hang_after: Duration = Field(
+        60.0, description="Work in flight and nothing moves for this long."
+    )
     probe_every: Duration = Field(60.0, description="Interval of the idle probe.")
     probe_timeout: Duration = Field(30.0, description="For the idle probe's short generation.")
 
@@ -159,6 +266,8 @@ class Config(Model):
     """Everything opsctl.yaml may say."""
 
     state_dir: str | None = Field(None, description="Where state, socket, logs and events live.")
-    profiles: Mapping[str, LaunchProfile] = Field(default_factory=dict)
+    profiles: Mapping[ProfileName, LaunchProfile] = Field(
+        default_factory=dict, description="Launch profiles by name."
+    )
     serve: ServeConfig = Field(default_factory=ServeConfig)
     auto_spec: AutoSpecConfig = Field(default_factory=AutoSpecConfig)

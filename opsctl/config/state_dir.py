@@ -9,9 +9,7 @@ from pathlib import Path
 from opsctl.config.schema import Config
 
 
-def state_dir(
-    explicit: str | None, config: Config | None, environment: Mapping[str, str]
-) -> Path:
+def state_dir(explicit: str | None, config: Config | None, environment: Mapping[str, str]) -> Path:
     """The state directory, not created.
 
     In order: `--state-dir`, `OPSCTL_STATE_DIR`, `state_dir` of the configuration,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 
+from opsctl.config.flags import canonical
 from opsctl.config.schema import LaunchProfile
-from opsctl.profiles.flags import canonical, rendered
+from opsctl.profiles.flags import rendered
 
 
 def fingerprint(profile: LaunchProfile) -> str:

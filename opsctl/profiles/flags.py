@@ -5,12 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 
+from opsctl.config.flags import canonical
 from opsctl.config.schema import FlagValue
-
-
-def canonical(name: str) -> str:
-    """The flag as SGLang prints it, without leading dashes: `tp_size` becomes `tp-size`."""
-    return name.replace("_", "-")
 
 
 def rendered(value: FlagValue) -> bool:
