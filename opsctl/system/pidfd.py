@@ -1,0 +1,56 @@
+"""Signals to exactly the process that was meant, whoever gets its number later."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+
+from opsctl.system import procfs
+
+
+def open_pidfd(pid: int, start_time: int) -> int | None:
+    """A descriptor for the process `pid` that started at `start_time` (clock ticks since boot).
+
+    None when it is gone or the number belongs to another process now. The start time is read
+    after the descriptor is open: from then on the number cannot change its owner unnoticed.
+    """
+    try:
+        descriptor = os.pidfd_open(pid)
+    except OSError:
+        return None
+    found = procfs.stat(pid)
+    if found is None or found.start_time != start_time:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def send(descriptor: int, number: signal.Signals) -> bool:
+    """Signal through a pidfd; False when the process is gone or may not be signalled."""
+    try:
+        signal.pidfd_send_signal(descriptor, number)
+    except OSError:
+        return False
+    return True
+
+
+def signal_process(pid: int, start_time: int, number: signal.Signals) -> bool:
+    """Signal one process by identity; False when it is gone or may not be signalled."""
+    descriptor = open_pidfd(pid, start_time)
+    if descriptor is None:
+        return False
+    try:
+        return send(descriptor, number)
+    finally:
+        os.close(descriptor)
+
+
+def has_exited(descriptor: int) -> bool:
+    """Whether the process behind a pidfd has ended (a zombie has)."""
+    poll = select.poll()
+    with contextlib.suppress(OSError):
+        poll.register(descriptor, select.POLLIN)
+        return bool(poll.poll(0))
+    return True
