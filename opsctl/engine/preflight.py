@@ -14,19 +14,24 @@ from opsctl.errors import PreconditionError
 from opsctl.system import ports as tcp
 from opsctl.system.ports import free_port
 
-__all__ = ["check", "free_port"]
+__all__ = ["check", "check_files", "free_port"]
 
 _LEAST_DISK = 64 << 20  # bytes for logs and state
 
 
 async def check(profile: LaunchProfile, *, port: int, log_dir: Path) -> None:
     """Raise PreconditionError unless `profile` can be started on `port`, logging to `log_dir`."""
+    check_files(profile, log_dir=log_dir)
+    await _check_port(port)
+
+
+def check_files(profile: LaunchProfile, *, log_dir: Path) -> None:
+    """The part of `check` that needs no port: interpreter, models, room for the log."""
     _check_interpreter(profile)
     _check_model("model", profile.model, profile.engine)
     if profile.draft_model:
         _check_model("draft_model", profile.draft_model, profile.engine)
     _check_directory(log_dir)
-    await _check_port(port)
 
 
 def _check_interpreter(profile: LaunchProfile) -> None:

@@ -1,0 +1,62 @@
+"""Guards: what always holds around any policy. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+HOUR = 3600.0
+
+
+@dataclass(frozen=True)
+class GuardRules:
+    """Limits on automatic switches; `dwell` in seconds from ready."""
+
+    dwell: float
+    switches_per_hour: int
+    observe: bool = False
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What the guards look at; times are monotonic seconds."""
+
+    serving: bool
+    ready_at: float | None
+    switch_times: Sequence[float]
+    quarantine: Mapping[str, float]
+    paused: bool
+
+
+@dataclass(frozen=True)
+class Veto:
+    """Why an automatic switch may not happen now; `until` when that passes by itself."""
+
+    why: str
+    until: float | None = None
+
+
+def vetoes(rules: GuardRules, situation: Situation, target: str, now: float) -> tuple[Veto, ...]:
+    """Everything that forbids an automatic switch to `target` at `now`; empty means allowed."""
+    found: list[Veto] = []
+    if rules.observe:
+        found.append(Veto("observe mode: decisions are recorded, not acted on"))
+    if situation.paused:
+        found.append(Veto("automation is paused (opsctl resume)"))
+    if not situation.serving or situation.ready_at is None:
+        found.append(Veto("no engine is serving"))
+    elif now < situation.ready_at + rules.dwell:
+        left = situation.ready_at + rules.dwell - now
+        found.append(
+            Veto(f"dwell: {left:.0f} s left of {rules.dwell:g} s", situation.ready_at + rules.dwell)
+        )
+    recent = sorted(time for time in situation.switch_times if time > now - HOUR)
+    if len(recent) >= rules.switches_per_hour:
+        until = recent[-rules.switches_per_hour] + HOUR if rules.switches_per_hour else None
+        found.append(
+            Veto(f"switch budget: {len(recent)} of {rules.switches_per_hour} this hour", until)
+        )
+    until = situation.quarantine.get(target)
+    if until is not None and now < until:
+        found.append(Veto(f"{target} is in quarantine after failures", until))
+    return tuple(found)

@@ -1,0 +1,30 @@
+"""Load: what the watchdog sees, once a second."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class LoadSample:
+    """Load at one moment; None is unknown, and unknown is not idle.
+
+    `time` is monotonic seconds. `running` and `queued` come from the engine, `held`, `in_flight`
+    and `arrived` (a counter) from the gateway, which knows them even when the engine hangs.
+    """
+
+    time: float
+    running: int | None = None
+    queued: int | None = None
+    held: int = 0
+    in_flight: int = 0
+    arrived: int = 0
+    used_tokens: int | None = None
+    accept_length: float | None = None
+
+    @property
+    def demand(self) -> int | None:
+        """Requests running, queued or held; None when the engine's part is unknown."""
+        if self.running is None or self.queued is None:
+            return None
+        return self.running + self.queued + self.held

@@ -1,0 +1,108 @@
+"""`opsctl logs` and `opsctl events`: read from the files, so they also work after a crash."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from opsctl.cli.client import places
+from opsctl.cli.options import ConfigOption, Output, OutputOption, StateDirOption
+from opsctl.errors import OpsctlError
+
+FollowOption = Annotated[bool, typer.Option("-f", "--follow", help="Go on with what comes.")]
+LinesOption = Annotated[
+    int, typer.Option("-n", "--lines", min=0, help="How many of the last lines to show first.")
+]
+POLL = 0.25
+
+
+def logs(
+    config: ConfigOption = None,
+    state_dir: StateDirOption = None,
+    follow: FollowOption = False,
+    lines: LinesOption = 50,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show the engine's own output."""
+    path = places(state_dir, config).engine_log
+    for line in _lines(path, lines, follow):
+        _print(json.dumps({"line": line}) if output is Output.JSON else line)
+
+
+def events(
+    config: ConfigOption = None,
+    state_dir: StateDirOption = None,
+    follow: FollowOption = False,
+    lines: LinesOption = 50,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show the journal: every decision, switch, failure and recovery. JSON is one object a line."""
+    render = _raw if output is Output.JSON else _sentence
+    for line in _lines(places(state_dir, config).events, lines, follow):
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue
+        _print(render(entry))
+
+
+def _raw(entry: dict[str, Any]) -> str:
+    return json.dumps(entry)
+
+
+def _sentence(entry: dict[str, Any]) -> str:
+    facts = {key: value for key, value in entry.items() if key not in {"time", "event"}}
+    told = " ".join(f"{key}={_short(value)}" for key, value in facts.items())
+    return f"{entry.get('time', '?')} {entry.get('event', '?'):<18} {told}"
+
+
+def _short(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _print(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def _lines(path: Path, last: int, follow: bool) -> Iterator[str]:
+    """The last lines of a file, then (when following) those that are appended to it."""
+    try:
+        file = path.open(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        raise OpsctlError(
+            f"{path} does not exist", hint="nothing has served from this state directory yet"
+        ) from None
+    with file:
+        kept = deque(file, maxlen=last)
+        end = file.tell()
+    yield from (line.rstrip("\n") for line in kept)
+    if follow:
+        yield from _appended(path, end, time.sleep)
+
+
+def _appended(path: Path, offset: int, wait: Callable[[float], None]) -> Iterator[str]:
+    rest = ""
+    inode = path.stat().st_ino
+    while True:
+        try:
+            stat = path.stat()
+        except FileNotFoundError:  # between the two halves of a rotation
+            wait(POLL)
+            continue
+        if stat.st_ino != inode or stat.st_size < offset:
+            inode, offset, rest = stat.st_ino, 0, ""
+        with path.open(encoding="utf-8", errors="replace") as file:
+            file.seek(offset)
+            rest += file.read()
+            offset = file.tell()
+        *complete, rest = rest.split("\n")
+        yield from complete
+        wait(POLL)

@@ -1,0 +1,98 @@
+"""The status document as people read it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from opsctl.cli.options import Output
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+Document = dict[str, Any]
+
+
+def status_table(document: Document) -> Table:
+    """Two columns: what, and its value in words."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, value in _rows(document):
+        table.add_row(name, Text(value))
+    return table
+
+
+def _rows(document: Document) -> Iterator[tuple[str, str]]:
+    yield "state", f"{document['state']} since {document['since']}"
+    yield "why", document["reason"]
+    target = document["target"]
+    yield "profile", document["profile"] + (f" (switching to {target})" if target else "")
+    yield "listen", document["listen"]
+    yield "engine", _engine(document["engine"])
+    load = document["load"]
+    yield (
+        "load",
+        f"{_known(load['running'])} running, {_known(load['queued'])} queued, "
+        f"{load['held']} held, {load['in_flight']} in flight",
+    )
+    gateway = document["gateway"]
+    yield (
+        "requests",
+        f"{gateway['completed']} completed, {gateway['failed']} failed, "
+        f"{gateway['rejected']} rejected, {gateway['cut']} cut, {gateway['retried']} retried",
+    )
+    yield "switches", str(document["switches"])
+    yield "automation", document["automation"]
+    yield from _decision(document)
+    for name, until in document["quarantine"].items():
+        yield "quarantine", f"{name} until {until}"
+
+
+def _engine(engine: Document | None) -> str:
+    if engine is None:
+        return "none"
+    kind = "simulated, not a real engine" if engine["kind"] == "simulated" else engine["kind"]
+    parts = [f"pid {engine['pid']}", f"port {engine['port']}", kind, f"stage {engine['stage']}"]
+    if engine["adopted"]:
+        parts.append("adopted")
+    if engine["degraded"]:
+        parts.append("degraded: log lacks " + ", ".join(engine["degraded"]))
+    return ", ".join(parts)
+
+
+def _decision(document: Document) -> Iterator[tuple[str, str]]:
+    decision = document["last_decision"]
+    if decision is not None:
+        yield "decision", f"{decision['action']} ({decision['profile']}): {decision['reason']}"
+        if decision["vetoes"]:
+            yield "but", "; ".join(decision["vetoes"])
+    following = document["next_switch"]
+    if following is not None:
+        allowed = "allowed now" if following["allowed"] else "; ".join(following["why"])
+        yield "next switch", f"to {following['profile']}: {allowed}"
+
+
+def _known(value: int | None) -> str:
+    return "unknown" if value is None else str(value)
+
+
+def watch_status(read: Callable[[], Document], output: Output) -> None:
+    """Show the status every second until interrupted; JSON and YAML print one after another."""
+    from opsctl.cli.control import SCHEMA
+    from opsctl.cli.output import emit
+
+    if output is not Output.TABLE:
+        while True:
+            emit(read(), output, schema=SCHEMA)
+            time.sleep(1.0)
+    from rich.live import Live
+
+    with Live(status_table(read()), auto_refresh=False) as live:
+        while True:
+            time.sleep(1.0)
+            live.update(status_table(read()), refresh=True)

@@ -1,0 +1,203 @@
+"""The one verified way to start an engine, used by serve, switch and bench alike.
+
+preflight → spawn → log stages (each with a deadline, all with a total one) → ready answer →
+model listed → one short generation. Only then does the engine count as started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from opsctl.config.schema import LaunchProfile
+from opsctl.engine import markers, preflight
+from opsctl.engine.client import EngineClient, Readiness
+from opsctl.engine.log import EngineLog
+from opsctl.engine.process import EngineProcess
+from opsctl.engine.release import MemoryReader
+from opsctl.engine.tree import compiling
+from opsctl.errors import StartError
+from opsctl.profiles.fingerprint import fingerprint
+from opsctl.profiles.launch import command
+from opsctl.system.cgroup import Cgroup
+
+POLL = 0.1
+"""Seconds between looks at the log and the process while an engine starts."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Everything one start needs. `port` 0 picks a free one."""
+
+    name: str
+    profile: LaunchProfile
+    nonce: str
+    port: int
+    log_path: Path
+    caller_environment: Mapping[str, str]
+    memory: MemoryReader
+    cgroup_parent: Cgroup | None = None
+    extra_environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class RunningEngine:
+    """An engine that was spawned or adopted, and what is known about it."""
+
+    name: str
+    profile: LaunchProfile
+    port: int
+    process: EngineProcess
+    client: EngineClient
+    log: EngineLog
+    memory: MemoryReader
+    fingerprint: str
+    stages: dict[str, float] = field(default_factory=dict)
+    """Seconds from spawn at which each stage was reached."""
+    missing_markers: tuple[str, ...] = ()
+    """Expected log texts that had not shown up by ready: the start is degraded."""
+    adopted: bool = False
+
+    @property
+    def url(self) -> str:
+        """Base URL of the engine's HTTP server."""
+        return f"http://127.0.0.1:{self.port}"
+
+
+class StartPath:
+    """One start under way; `engine` is set as soon as there is a process to clean up."""
+
+    def __init__(
+        self, launch: Launch, on_stage: Callable[[str], None] = lambda stage: None
+    ) -> None:
+        self.engine: RunningEngine | None = None
+        self._launch = launch
+        self._on_stage = on_stage
+        self._stage = "preflight"
+        self._seen: list[str] = []
+
+    async def run(self) -> RunningEngine:
+        """Start the engine and prove that it serves; raises PreconditionError or StartError."""
+        limits = self._launch.profile.timeouts
+        try:
+            async with asyncio.timeout(limits.start):
+                return await self._run()
+        except TimeoutError:
+            raise self._failure(
+                "start_timeout", f"not ready after {limits.start:g} s (timeouts.start)"
+            ) from None
+
+    async def _run(self) -> RunningEngine:
+        launch = self._launch
+        port = launch.port or preflight.free_port()
+        await preflight.check(launch.profile, port=port, log_dir=launch.log_path.parent)
+        engine = self.engine = await self._spawn(port)
+        self._reach("spawned", time.monotonic())
+        await self._follow_until_ready(engine)
+        await self._prove(engine)
+        expected = launch.profile.expect_log
+        engine.missing_markers = tuple(
+            text for text in expected if not any(text in line for line in self._seen)
+        )
+        self._seen.clear()
+        return engine
+
+    async def _spawn(self, port: int) -> RunningEngine:
+        launch = self._launch
+        base = command(launch.profile, port=port, caller_environment=launch.caller_environment)
+        full = replace(base, environment={**base.environment, **launch.extra_environment})
+        log = EngineLog(launch.log_path)
+        process = await EngineProcess.spawn(
+            full,
+            nonce=launch.nonce,
+            log_path=launch.log_path,
+            cgroup_parent=launch.cgroup_parent,
+        )
+        return RunningEngine(
+            name=launch.name,
+            profile=launch.profile,
+            port=port,
+            process=process,
+            client=EngineClient(f"http://127.0.0.1:{port}"),
+            log=log,
+            memory=launch.memory,
+            fingerprint=fingerprint(launch.profile),
+        )
+
+    async def _follow_until_ready(self, engine: RunningEngine) -> None:
+        """Follow the log until the engine says it is ready and its port agrees."""
+        began = progress = time.monotonic()
+        next_question = began
+        while True:
+            now = time.monotonic()
+            if self._read_log(engine, began, now):
+                progress = now
+            if engine.process.exited:
+                await self._exited(engine)
+            if now >= next_question:
+                next_question = now + 2 * POLL
+                if await engine.client.readiness() is Readiness.READY:
+                    return
+            stage_limit = self._launch.profile.timeouts.stage
+            if now - progress > stage_limit:
+                if not compiling(engine.process.members()):
+                    raise self._failure(
+                        "stage_timeout",
+                        f"nothing new for {stage_limit:g} s after stage {self._stage!r} "
+                        "(timeouts.stage)",
+                    )
+                progress = now
+            await asyncio.sleep(POLL)
+
+    def _read_log(self, engine: RunningEngine, began: float, now: float) -> bool:
+        lines = engine.log.read_new()
+        for line in lines:
+            stage = markers.stage_of(line)
+            if stage is not None and stage not in engine.stages:
+                self._reach(stage, now - began)
+        if self._launch.profile.expect_log:
+            self._seen.extend(lines)
+        return bool(lines)
+
+    def _reach(self, stage: str, seconds: float) -> None:
+        self._stage = stage
+        if self.engine is not None:
+            self.engine.stages[stage] = round(seconds, 3) if stage != "spawned" else 0.0
+        self._on_stage(stage)
+
+    async def _exited(self, engine: RunningEngine) -> None:
+        """Explain why the engine ended before it was ready."""
+        code = await engine.process.wait()
+        engine.log.read_new()
+        tail = engine.log.tail(200)
+        failure = markers.classify(tail, code)
+        raise self._failure(
+            failure.kind,
+            f"the engine ended with exit code {code} after stage {self._stage!r}: {failure.what}",
+            hint=failure.hint,
+        )
+
+    async def _prove(self, engine: RunningEngine) -> None:
+        """Model listed and one short generation answered."""
+        limit = self._launch.profile.timeouts.probe
+        try:
+            async with asyncio.timeout(limit):
+                models = await engine.client.models()
+                wanted = self._launch.profile.served_name or self._launch.profile.model
+                if wanted not in models:
+                    raise self._failure(
+                        "probe_failed", f"/v1/models lists {list(models)}, not {wanted!r}"
+                    )
+                await engine.client.generate_one(limit)
+        except TimeoutError:
+            raise self._failure(
+                "probe_failed", f"no generation within {limit:g} s (timeouts.probe)"
+            ) from None
+
+    def _failure(self, kind: str, what: str, hint: str | None = None) -> StartError:
+        message = f"profile {self._launch.name!r}: {what}"
+        where = hint or f"read the engine's log: {self._launch.log_path}"
+        return StartError(message, stage=self._stage, kind=kind, hint=where)

@@ -1,0 +1,71 @@
+"""The journal: one JSON object a line, rotated by size, never in the way of serving."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+
+class Journal:
+    """Appends events to `path`; the file is renamed to `path.1` … `path.<keep>` when it is full.
+
+    Writing never raises: a full or vanished disk must not stop serving. What could not be written
+    is counted in `dropped` and told by the next event that gets through.
+    """
+
+    def __init__(self, path: Path, *, max_bytes: int = 10 * 2**20, keep: int = 5) -> None:
+        self.path = path
+        self.dropped = 0
+        self._max_bytes = max_bytes
+        self._keep = keep
+
+    def record(self, event: str, **facts: object) -> None:
+        """Append one event; `facts` become members beside `time` (UTC) and `event`."""
+        entry: dict[str, object] = {"time": timestamp(), "event": event, **facts}
+        if self.dropped:
+            entry["dropped_before"] = self.dropped
+        line = json.dumps(entry, default=str) + "\n"
+        try:
+            self._rotate_when_full(len(line))
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(line)
+        except OSError:
+            self.dropped += 1
+        else:
+            self.dropped = 0
+
+    def _rotate_when_full(self, incoming: int) -> None:
+        try:
+            size = self.path.stat().st_size
+        except FileNotFoundError:
+            return
+        if size + incoming <= self._max_bytes:
+            return
+        for number in range(self._keep - 1, 0, -1):
+            older = rotated(self.path, number)
+            if older.exists():
+                older.replace(rotated(self.path, number + 1))
+        self.path.replace(rotated(self.path, 1))
+
+
+def rotated(path: Path, number: int) -> Path:
+    """Name of the `number`-th rotated file of `path`; 1 is the youngest."""
+    return path.with_name(f"{path.name}.{number}")
+
+
+def timestamp() -> str:
+    """Now, as ISO-8601 in UTC with milliseconds."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def parse_lines(text: str) -> Iterator[dict[str, object]]:
+    """Events in `text`; half-written and foreign lines are passed over."""
+    for line in text.splitlines():
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(entry, dict) and "event" in entry:
+            yield entry

@@ -1,0 +1,172 @@
+"""One run of `opsctl serve`, from the lock to the exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import uvloop
+
+from opsctl.config.schema import Config
+from opsctl.config.secrets import resolve
+from opsctl.engine import preflight
+from opsctl.errors import ConfigError, UsageError
+from opsctl.observe.events import Journal
+from opsctl.serve import recovery, remembered
+from opsctl.serve.automation import Automation
+from opsctl.serve.control import Control
+from opsctl.serve.gateway import Gateway
+from opsctl.serve.inputs import Begin, StopAsked
+from opsctl.serve.lifecycle import State
+from opsctl.serve.places import Places
+from opsctl.serve.remembered import Remembered
+from opsctl.serve.status import status
+from opsctl.serve.supervisor import Supervisor
+from opsctl.system.cgroup import writable_parent
+from opsctl.system.lock import lock
+from opsctl.system.procfs import boot_id
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the command line adds to the configuration."""
+
+    auto_spec: bool = False
+    observe: bool = False
+    profile: str | None = None
+    listen: str | None = None
+
+
+def apply(config: Config, wishes: Wishes) -> Config:
+    """The configuration with the command line's wishes in it; raises UsageError."""
+    serve, auto = config.serve, config.auto_spec
+    if wishes.profile is not None and wishes.profile not in config.profiles:
+        known = ", ".join(config.profiles)
+        raise UsageError(f"no profile {wishes.profile!r}", hint=f"configured profiles: {known}")
+    if wishes.auto_spec and not (auto.speculative and auto.baseline):
+        raise UsageError(
+            "--auto-spec needs two profiles to switch between",
+            hint="set auto_spec.speculative and auto_spec.baseline in the configuration",
+        )
+    serve = serve.model_copy(
+        update={
+            "listen": wishes.listen or serve.listen,
+            "profile": wishes.profile or serve.profile or next(iter(config.profiles)),
+        }
+    )
+    if wishes.observe:
+        auto = auto.model_copy(update={"observe": True})
+    return config.model_copy(update={"serve": serve, "auto_spec": auto})
+
+
+def run(load: Callable[[], Config], wishes: Wishes, places: Places) -> int:
+    """Serve until told to stop; the exit code. Raises OpsctlError before anything is started."""
+    config = apply(load(), wishes)
+    places.create()
+    with lock(places.lock, what=str(places.root)):
+        return uvloop.run(_Instance(config, load, wishes, places).run())
+
+
+class _Instance:
+    def __init__(
+        self, config: Config, load: Callable[[], Config], wishes: Wishes, places: Places
+    ) -> None:
+        self._load = load
+        self._wishes = wishes
+        self._places = places
+        self._journal = Journal(places.events)
+        past = remembered.read(places.state)
+        self._past = past
+        key = config.serve.gateway.api_key
+        gateway = Gateway(
+            config.serve.gateway,
+            api_key=None if key is None else resolve(key, environment=os.environ),
+            record=self._journal.record,
+        )
+        automation = Automation(
+            config.auto_spec, enabled=wishes.auto_spec, record=self._journal.record
+        )
+        automation.paused = past.paused if past is not None else False
+        self._supervisor = Supervisor(
+            config,
+            places,
+            journal=self._journal,
+            gateway=gateway,
+            automation=automation,
+            state=past.restore(boot_id()) if past is not None else State(),
+            cgroup_parent=writable_parent(),
+        )
+        gateway.metrics_source = self._engine_metrics
+        gateway.status_source = lambda: status(self._supervisor)
+
+    async def run(self) -> int:
+        supervisor, config = self._supervisor, self._supervisor.config
+        preflight.check_files(
+            config.profiles[config.serve.profile], log_dir=self._places.engine_log.parent
+        )
+        control = Control(supervisor, self._reload)
+        try:
+            await supervisor.gateway.start(config.serve.listen)
+            self._record_start()
+            await self._begin(self._past)
+            await control.start(self._places.socket)
+            self._listen_to_signals()
+            return await supervisor.run()
+        finally:
+            await control.close()
+            await supervisor.gateway.stop()
+
+    def _record_start(self) -> None:
+        host, port = self._supervisor.gateway.address
+        self._journal.record(
+            "opsctl_started",
+            pid=os.getpid(),
+            listen=f"{host}:{port}",
+            auto_spec=self._wishes.auto_spec,
+            profile=self._supervisor.config.serve.profile,
+        )
+
+    async def _begin(self, past: Remembered | None) -> None:
+        """Adopt the engine of an earlier opsctl, or start one."""
+        supervisor = self._supervisor
+        if past is not None and past.engine is not None and past.boot_id == boot_id():
+            found = await recovery.recover(
+                past.engine, supervisor.config, self._places, self._wishes.profile
+            )
+            self._journal.record(
+                "recovered",
+                adopted=found.engine is not None,
+                why=found.told,
+                killed=list(found.killed),
+            )
+            if found.engine is not None:
+                supervisor.adopt(found.engine)
+                return
+        supervisor.handle(Begin(supervisor.config.serve.profile))
+
+    def _listen_to_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            name = number.name
+            loop.add_signal_handler(number, self._supervisor.post, StopAsked(name))
+        loop.add_signal_handler(signal.SIGHUP, self._reload_quietly)
+
+    def _reload(self) -> list[str]:
+        """Take over the configuration as it is on disk now; what needs a restart is told."""
+        new = apply(self._load(), self._wishes)
+        notes = self._supervisor.reconfigure(new)
+        self._journal.record("reloaded", notes=notes)
+        return notes
+
+    def _reload_quietly(self) -> None:
+        try:
+            self._reload()
+        except ConfigError as error:
+            self._journal.record("reload_refused", problems=[str(p) for p in error.problems])
+
+    async def _engine_metrics(self) -> str | None:
+        engine = self._supervisor.keeper.engine
+        return None if engine is None else await engine.client.metrics_text()

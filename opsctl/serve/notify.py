@@ -1,0 +1,33 @@
+"""Telling systemd how serving stands (sd_notify protocol, systemd.exec(5) and sd_notify(3))."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+
+
+class Notifier:
+    """Sends datagrams to `NOTIFY_SOCKET`; does nothing where there is none."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._address = environment.get("NOTIFY_SOCKET", "")
+        microseconds = environment.get("WATCHDOG_USEC", "")
+        for_us = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+        self.watchdog = for_us and microseconds.isdigit()
+        """Whether systemd wants signs of life from the owner loop."""
+
+    def send(self, **fields: str | int) -> None:
+        """Send assignments such as READY=1; never raises, systemd may be restarting."""
+        if not self._address:
+            return
+        address = self._address
+        if address.startswith("@"):
+            address = "\0" + address[1:]
+        message = "\n".join(f"{name}={value}" for name, value in fields.items())
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
+                channel.settimeout(1.0)
+                channel.sendto(message.encode(), address)
+        except OSError:
+            return

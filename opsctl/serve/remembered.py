@@ -1,0 +1,99 @@
+"""What a later opsctl must know: written at every change, read at the next start.
+
+Times in the state file are monotonic seconds, which all processes of one boot share; a file from
+another boot keeps only what does not depend on them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from opsctl.serve.failures import Failures
+from opsctl.serve.lifecycle import State
+from opsctl.system.files import write_atomic
+
+SCHEMA = "opsctl/state/v1"
+
+
+class EngineRecord(BaseModel):
+    """The engine that was up: enough to find, adopt or end it."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    identity: str
+    profile: str
+    fingerprint: str
+    port: int
+    ready: bool
+
+
+class Remembered(BaseModel):
+    """The contents of the state file."""
+
+    model_config = ConfigDict(extra="ignore", populate_by_name=True)
+
+    boot_id: str
+    pid: int
+    paused: bool = False
+    engine: EngineRecord | None = None
+    last_good: str | None = None
+    switches: int = 0
+    switch_times: list[float] = []
+    failure_times: list[float] = []
+    streaks: dict[str, int] = {}
+    quarantine: dict[str, float] = {}
+
+    def restore(self, boot_id: str) -> State:
+        """A fresh state with the counters that must survive opsctl's own restart."""
+        if self.boot_id != boot_id:
+            return State(last_good=self.last_good, switches=self.switches)
+        return State(
+            last_good=self.last_good,
+            switches=self.switches,
+            switch_times=tuple(self.switch_times),
+            failures=Failures(tuple(self.failure_times), self.streaks, self.quarantine),
+        )
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What is written: the state, and the facts around it."""
+
+    state: State
+    boot_id: str
+    pid: int
+    paused: bool
+    engine: Mapping[str, object] | None = field(default=None)
+
+
+def save(path: Path, snapshot: Snapshot) -> None:
+    """Replace the state file; raises OSError."""
+    state = snapshot.state
+    document = {
+        "schema": SCHEMA,
+        "boot_id": snapshot.boot_id,
+        "pid": snapshot.pid,
+        "paused": snapshot.paused,
+        "engine": snapshot.engine,
+        "last_good": state.last_good,
+        "switches": state.switches,
+        "switch_times": state.switch_times,
+        "failure_times": state.failures.times,
+        "streaks": dict(state.failures.streaks),
+        "quarantine": dict(state.failures.quarantine),
+    }
+    write_atomic(path, json.dumps(document, indent=1))
+
+
+def read(path: Path) -> Remembered | None:
+    """The remembered state; None when there is none or it is not readable as such."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        return Remembered.model_validate(document)
+    except (OSError, ValueError, ValidationError):
+        return None

@@ -1,0 +1,281 @@
+"""The owner loop: the only code that changes serving state.
+
+Signals, the control socket, the engine's tasks and the watchdog post events; this loop takes one
+at a time, steps the pure state machine and carries out its effects. Nothing else opens the gate,
+starts or stops an engine, or writes the state file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Callable
+
+from opsctl.autospec.guards import Situation
+from opsctl.config.schema import Config, Timeouts
+from opsctl.engine.start import RunningEngine
+from opsctl.observe.events import Journal
+from opsctl.profiles.fingerprint import fingerprint
+from opsctl.serve import effects as do
+from opsctl.serve import lifecycle, remembered
+from opsctl.serve.automation import Automation
+from opsctl.serve.failures import RestartRules
+from opsctl.serve.gateway import Gateway
+from opsctl.serve.inputs import Adopted, EngineLost, Event, Idle, SwitchAsked, Tick
+from opsctl.serve.keeper import Keeper
+from opsctl.serve.notify import Notifier
+from opsctl.serve.phases import Phase
+from opsctl.serve.places import Places
+from opsctl.serve.watch import EngineWatch, Look
+from opsctl.system.cgroup import Cgroup
+from opsctl.system.procfs import boot_id
+
+TICK = 0.2
+SAMPLE = 1.0
+
+
+class Supervisor:
+    """One serving instance: gateway in front, one engine behind, one loop that owns both."""
+
+    def __init__(
+        self,
+        config: Config,
+        places: Places,
+        *,
+        journal: Journal,
+        gateway: Gateway,
+        automation: Automation,
+        state: lifecycle.State,
+        cgroup_parent: Cgroup | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.config = config
+        self.places = places
+        self.state = state
+        self.gateway = gateway
+        self.automation = automation
+        self.look: Look | None = None
+        self.clock = clock
+        self.record = journal.record
+        self.notifier = Notifier(os.environ)
+        self.keeper = Keeper(
+            places,
+            post=self.post,
+            record=journal.record,
+            spawned=self._save,
+            cgroup_parent=cgroup_parent,
+        )
+        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self._watch: EngineWatch | None = None
+        self._idle: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+
+    def post(self, event: Event) -> None:
+        """Hand an event to the owner loop; safe from any task or signal handler of the loop."""
+        self._events.put_nowait(event)
+
+    async def run(self) -> int:
+        """Own serving until it ends; the exit code."""
+        helpers = [asyncio.ensure_future(self._tick()), asyncio.ensure_future(self._sample())]
+        try:
+            while self.state.exit_code is None:
+                self.handle(await self._events.get())
+        finally:
+            for task in (*helpers, *([self._idle] if self._idle else [])):
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+            await self.keeper.close()
+        return self.state.exit_code
+
+    def handle(self, event: Event) -> None:
+        """Step the state machine with one event and carry out what follows."""
+        before = self.state
+        self.state, wanted = lifecycle.step(before, event, self.clock(), self.rules())
+        for effect in wanted:
+            self._perform(effect)
+        if self.state != before:
+            self._save()
+            self._tell_systemd(before)
+            self._changed.set()
+            self._changed = asyncio.Event()
+
+    async def changed(self) -> None:
+        """Return after the next change of state."""
+        await self._changed.wait()
+
+    def rules(self) -> lifecycle.Rules:
+        """The rules of the configuration as it is now."""
+        return rules(self.config)
+
+    def pause(self, paused: bool) -> None:
+        """Turn automatic switching off or on; serving is not touched."""
+        if self.automation.paused != paused:
+            self.automation.paused = paused
+            self.record("paused" if paused else "resumed")
+            self._save()
+
+    def adopt(self, engine: RunningEngine) -> None:
+        """Serve from an engine that an earlier opsctl started."""
+        self.keeper.adopt(engine, self.state.generation + 1)
+        self.handle(Adopted(engine.name))
+
+    def reconfigure(self, config: Config) -> list[str]:
+        """Take over a new configuration; returns what it does not change until a restart."""
+        old, self.config = self.config, config
+        self.automation.configure(config.auto_spec, enabled=self.automation.enabled)
+        notes = []
+        for key in ("listen", "gateway"):
+            if getattr(old.serve, key) != getattr(config.serve, key):
+                notes.append(f"serve.{key} takes effect when opsctl serve is started again")
+        engine = self.keeper.engine
+        if engine is not None:
+            notes.extend(_engine_notes(engine, config))
+        return notes
+
+    def situation(self) -> Situation:
+        """What the guards look at."""
+        return Situation(
+            serving=self.state.phase is Phase.SERVING,
+            ready_at=self.state.ready_at,
+            switch_times=self.state.switch_times,
+            quarantine=self.state.failures.quarantine,
+            paused=self.automation.paused,
+        )
+
+    def _perform(self, effect: do.Effect) -> None:
+        match effect:
+            case do.Record():
+                self.record(effect.event, **effect.facts)
+            case do.Start():
+                self.keeper.start(self.config, effect.profile, effect.generation)
+            case do.StopEngine():
+                self._end_watch()
+                self.keeper.stop(effect.generation, force=effect.force)
+            case do.OpenGate():
+                self._open_gate()
+            case do.CloseGate():
+                self.gateway.close(effect.reason, admit=effect.admit)
+            case do.AwaitIdle():
+                self._idle = asyncio.ensure_future(self._await_idle(effect.generation))
+            case do.Cut():
+                streams = self.gateway.cut(effect.reason)
+                self.record("cut", streams=streams, why=effect.reason)
+            case do.Exit():
+                pass  # the loop ends by the exit code in the state
+
+    def _open_gate(self) -> None:
+        engine = self.keeper.engine
+        if engine is None:  # the effect only ever follows a start or an adoption
+            raise RuntimeError("the gate was to open without an engine")
+        if engine.missing_markers:
+            self.record("degraded", missing_markers=list(engine.missing_markers))
+        if self._watch is None:
+            self._watch = EngineWatch(
+                engine, self.config.serve.health, lambda: self.gateway.counters, self.clock
+            )
+        self.gateway.open(engine.url)
+
+    def _end_watch(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
+        self.look = None
+
+    async def _await_idle(self, generation: int) -> None:
+        await self.gateway.idle()
+        self.post(Idle(generation))
+
+    async def _tick(self) -> None:
+        while True:
+            self.post(Tick())
+            if self.notifier.watchdog:
+                self.notifier.send(WATCHDOG=1)
+            await asyncio.sleep(TICK)
+
+    async def _sample(self) -> None:
+        """Look at the engine once a second and let the watchdog decide."""
+        while True:
+            await asyncio.sleep(SAMPLE)
+            watch, generation = self._watch, self.state.generation
+            if watch is None:
+                continue
+            look = await watch.look()
+            if watch is self._watch:
+                self._judge(look, generation)
+
+    def _judge(self, look: Look, generation: int) -> None:
+        self.look = look
+        self.automation.see(look.sample)
+        if look.lost is not None:
+            self.post(EngineLost(generation, *look.lost))
+            return
+        judgement = self.automation.judge(self.state.profile, self.situation(), self.clock())
+        if judgement is not None and judgement.acts:
+            decision = judgement.decision
+            self.post(SwitchAsked(decision.profile, "policy", decision.reason))
+
+    def _save(self) -> None:
+        """Write the state file; a full disk is told in the journal, serving goes on."""
+        engine = self.keeper.engine
+        record = None
+        if engine is not None:
+            record = {
+                "identity": engine.process.identity.to_json(),
+                "profile": engine.name,
+                "fingerprint": engine.fingerprint,
+                "port": engine.port,
+                "ready": self.state.phase in {Phase.SERVING, Phase.DRAINING, Phase.DRAINED},
+            }
+        snapshot = remembered.Snapshot(
+            self.state, boot_id(), os.getpid(), self.automation.paused, record
+        )
+        try:
+            remembered.save(self.places.state, snapshot)
+        except OSError as error:
+            self.record("state_not_saved", why=str(error))
+
+    def _tell_systemd(self, before: lifecycle.State) -> None:
+        state = self.state
+        if state.phase == before.phase and state.reason == before.reason:
+            return
+        self.notifier.send(STATUS=f"{state.phase}: {state.profile}: {state.reason}")
+        if state.phase is Phase.SERVING:
+            self.notifier.send(READY=1)
+        elif state.phase in {Phase.STOPPED, Phase.FAILED} or state.stopping_for_good:
+            self.notifier.send(STOPPING=1)
+
+
+def _engine_notes(engine: RunningEngine, config: Config) -> list[str]:
+    profile = config.profiles.get(engine.name)
+    if profile is None:
+        return [f"profile {engine.name!r} is gone from the configuration; its engine serves on"]
+    if fingerprint(profile) != engine.fingerprint:
+        return [f"profile {engine.name!r} has changed; its engine serves on as it was started"]
+    return []
+
+
+def rules(config: Config) -> lifecycle.Rules:
+    """The state machine's rules, from the configuration."""
+    restart, auto = config.serve.restart, config.auto_spec
+    named = (config.serve.profile, auto.baseline, auto.speculative)
+    return lifecycle.Rules(
+        restart=RestartRules(
+            backoff_first=restart.backoff_first,
+            backoff_max=restart.backoff_max,
+            quarantine_after=restart.quarantine_after,
+            quarantine_for=restart.quarantine_for,
+            budget=restart.budget,
+            budget_window=restart.budget_window,
+        ),
+        drain=lambda name: _drain_limit(config, name),
+        cut_on_drain_timeout=config.serve.on_drain_timeout == "cut",
+        fallbacks=tuple(dict.fromkeys(name for name in named if name in config.profiles)),
+    )
+
+
+def _drain_limit(config: Config, name: str) -> float:
+    profile = config.profiles.get(name)  # a reload may have removed it
+    return (profile.timeouts if profile is not None else Timeouts()).drain

@@ -1,0 +1,110 @@
+"""Looks at the serving engine once a second: load, progress, children, and a probe when idle."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from opsctl.autospec.load import LoadSample
+from opsctl.config.schema import HealthConfig
+from opsctl.engine.client import Loads
+from opsctl.engine.start import RunningEngine
+from opsctl.errors import OpsctlError
+from opsctl.serve.health import ProgressWatch, Sight
+from opsctl.serve.traffic import GatewayCounters
+
+PROBE_FAILURES = 2
+"""Failed idle probes in a row that count as a hang."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one look found; `lost` is (kind, why) when the engine must be replaced."""
+
+    sample: LoadSample
+    lost: tuple[str, str] | None = None
+
+
+class EngineWatch:
+    """Watches one engine from ready to its end."""
+
+    def __init__(
+        self,
+        engine: RunningEngine,
+        config: HealthConfig,
+        counters: Callable[[], GatewayCounters],
+        clock: Callable[[], float],
+    ) -> None:
+        self._engine = engine
+        self._config = config
+        self._counters = counters
+        self._clock = clock
+        self._progress = ProgressWatch(config.hang_after, clock())
+        self._probe: asyncio.Task[None] | None = None
+        self._next_probe = clock() + config.probe_every
+        self._probe_failures = 0
+        self._probe_error = ""
+
+    async def look(self) -> Look:
+        """One look; asks the engine for its loads, with that call's own short deadline."""
+        loads = await self._engine.client.loads()
+        now, counters = self._clock(), self._counters()
+        return Look(_sample(now, counters, loads), self._lost(now, counters, loads))
+
+    def close(self) -> None:
+        """Stop watching."""
+        if self._probe is not None:
+            self._probe.cancel()
+
+    def _lost(
+        self, now: float, counters: GatewayCounters, loads: Loads | None
+    ) -> tuple[str, str] | None:
+        missing = self._engine.process.missing_children()
+        if missing:
+            return ("child_lost", f"{', '.join(missing)} died while the main process lives")
+        hung = self._progress.observe(Sight(now, counters.in_flight, counters.last_progress, loads))
+        if hung is not None:
+            return ("hang", hung)
+        self._probe_when_idle(now, counters)
+        if self._probe_failures >= PROBE_FAILURES:
+            return ("hang", f"idle probe failed {self._probe_failures} times: {self._probe_error}")
+        return None
+
+    def _probe_when_idle(self, now: float, counters: GatewayCounters) -> None:
+        """Traffic proves health better than any probe, so only an idle engine is asked."""
+        if counters.in_flight:
+            self._next_probe = now + self._config.probe_every
+            self._probe_failures = 0
+            return
+        if now >= self._next_probe and (self._probe is None or self._probe.done()):
+            self._next_probe = now + self._config.probe_every
+            self._probe = asyncio.ensure_future(self._ask())
+
+    async def _ask(self) -> None:
+        try:
+            await self._engine.client.generate_one(self._config.probe_timeout)
+        except OpsctlError as error:
+            self._probe_failures += 1
+            self._probe_error = error.message
+        else:
+            self._probe_failures = 0
+
+
+def _sample(now: float, counters: GatewayCounters, loads: Loads | None) -> LoadSample:
+    """One sample; stale loads are unknown, as a stuck scheduler leaves its last numbers behind."""
+    gateway = LoadSample(
+        time=now,
+        held=counters.held,
+        in_flight=counters.in_flight,
+        arrived=counters.admitted_total,
+    )
+    if loads is None or loads.stale:
+        return gateway
+    return replace(
+        gateway,
+        running=loads.running,
+        queued=loads.queued,
+        used_tokens=loads.used_tokens,
+        accept_length=loads.accept_length,
+    )
