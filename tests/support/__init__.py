@@ -1,0 +1,1 @@
+"""What tests share: real servers, processes, fixtures of hosts."""

@@ -1,0 +1,1 @@
+"""A real SGLang server on CPU, for tests: its environment, tiny models, and a handle on it."""
