@@ -1,0 +1,231 @@
+"""The command line: SGLang's flags, and `--sim-*` for what only a simulation has."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from opsctl.engine.simulated import faults
+from opsctl.engine.simulated.surface import surfaces
+
+# SGLang 0.5.23 flags that are accepted and change nothing here.
+_IGNORED_WITH_VALUE = (
+    "attention-backend", "prefill-attention-backend", "decode-attention-backend",
+    "chat-template", "cuda-graph-bs-decode", "cuda-graph-max-bs-decode", "cuda-graph-backend-decode",
+    "cuda-graph-backend-prefill", "cuda-graph-config", "dcp-size", "dcp-comm-backend", "device",
+    "dist-init-addr", "dtype", "flashinfer-allreduce-fusion-backend", "fp8-gemm-backend",
+    "json-model-override-args", "kv-cache-dtype", "load-format", "log-level", "log-level-http",
+    "max-prefill-tokens", "mem-fraction-static", "model-loader-extra-config", "moe-runner-backend",
+    "nccl-port", "page-size", "quantization", "reasoning-parser", "sampling-backend",
+    "schedule-conservativeness", "schedule-policy", "soft-watchdog-timeout",
+    "speculative-adaptive-config", "speculative-attention-mode",
+    "speculative-draft-attention-backend", "speculative-draft-kv-cache-dtype",
+    "speculative-draft-load-format", "speculative-draft-model-quantization",
+    "speculative-eagle-topk", "speculative-moe-runner-backend", "stream-interval",
+    "tokenizer-path", "tool-call-parser", "watchdog-timeout",
+)  # fmt: skip
+_IGNORED_BARE = (
+    "disable-cuda-graph", "disable-custom-all-reduce", "disable-decode-cuda-graph",
+    "disable-flashinfer-autotune", "disable-overlap-schedule", "disable-prefill-cuda-graph",
+    "disable-radix-cache", "enable-cache-report", "enable-flashinfer-allreduce-fusion",
+    "enable-memory-saver", "enable-metrics-for-all-schedulers", "enable-mscclpp",
+    "enable-nccl-nvls", "enable-p2p-check", "enable-request-time-stats-logging",
+    "enable-symm-mem", "enable-torch-symm-mem", "log-requests", "skip-server-warmup",
+    "sleep-on-idle", "speculative-adaptive", "trust-remote-code", "weight-loader-prefetch-checkpoints",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Options:
+    """A parsed command line. Times in seconds, sizes in bytes, rates in tokens per second."""
+
+    model_path: str
+    served_model_name: str
+    owned_by: str
+    host: str
+    port: int
+    tp_size: int
+    api_key: str | None
+    enable_metrics: bool
+    gated_launch_port: int | None
+    max_running_requests: int
+    max_total_tokens: int
+    context_length: int
+    chunked_prefill_size: int
+    decode_log_interval: int
+    publish_interval: int
+    speculative_algorithm: str | None
+    speculative_num_steps: int
+    speculative_num_draft_tokens: int
+    surface: str
+    seed: int
+    time_scale: float
+    start_time: float
+    drain_poll: float
+    prefill_rate: float
+    memory: int
+    linger: float | None
+    crash_delay: float
+    health_timeout: float
+    faults: tuple[faults.Fault, ...]
+    server_args: dict[str, object]
+
+    @property
+    def speculating(self) -> bool:
+        """Whether the engine drafts."""
+        return self.speculative_algorithm is not None
+
+    @property
+    def usable_context(self) -> int:
+        """The longest prompt plus answer, in tokens."""
+        return min(self.context_length, self.max_total_tokens)
+
+
+def parse(argv: Sequence[str]) -> Options:
+    """Parse a command line; exits 2 with argparse's own words when it is wrong, as SGLang does."""
+    parser = _parser()
+    raw = parser.parse_args(argv)
+    name = _surface_name(raw)
+    try:
+        surfaces().find(name)
+    except KeyError as error:
+        parser.error(f"argument --sim-surface: {error.args[0]}")
+    return _options(raw, name)
+
+
+def _surface_name(raw: argparse.Namespace) -> str:
+    if raw.sim_surface:
+        return str(raw.sim_surface)
+    return "demo:speculative" if raw.speculative_algorithm else "demo:baseline"
+
+
+def _options(raw: argparse.Namespace, surface: str) -> Options:
+    speculating = raw.speculative_algorithm is not None
+    steps = (raw.speculative_num_steps or 3) if speculating else 0
+    return Options(
+        model_path=raw.model_path,
+        served_model_name=raw.served_model_name or raw.model_path,
+        owned_by="opsctl-simulated",
+        host=raw.host,
+        port=raw.port,
+        tp_size=raw.tp_size,
+        api_key=raw.api_key,
+        enable_metrics=raw.enable_metrics,
+        gated_launch_port=raw.gated_launch_port,
+        # SGLang sets 48 for the EAGLE family when the flag is absent.
+        max_running_requests=raw.max_running_requests or (48 if speculating else 256),
+        max_total_tokens=raw.max_total_tokens,
+        context_length=raw.context_length,
+        chunked_prefill_size=raw.chunked_prefill_size,
+        decode_log_interval=raw.decode_log_interval,
+        publish_interval=raw.load_snapshot_publish_interval,
+        speculative_algorithm=raw.speculative_algorithm,
+        speculative_num_steps=steps,
+        speculative_num_draft_tokens=(
+            (raw.speculative_num_draft_tokens or steps + 1) if speculating else 0
+        ),
+        surface=surface,
+        seed=raw.sim_seed,
+        time_scale=raw.sim_time_scale,
+        start_time=raw.sim_start_time,
+        drain_poll=raw.sim_drain_poll,
+        prefill_rate=raw.sim_prefill_rate,
+        memory=raw.sim_memory,
+        linger=raw.sim_linger,
+        crash_delay=raw.sim_crash_delay,
+        health_timeout=raw.sim_health_timeout,
+        faults=tuple(raw.sim_fault),
+        server_args={
+            key: value for key, value in sorted(vars(raw).items()) if not key.startswith("sim_")
+        },
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="opsctl-simulated",
+        description="A simulated SGLang server: no model is loaded and no GPU is used.",
+    )
+    _serving(parser)
+    _scheduling(parser)
+    _simulation(parser)
+    for name in _IGNORED_WITH_VALUE:
+        parser.add_argument(f"--{name}", nargs="+", default=None, help=argparse.SUPPRESS)
+    for name in _IGNORED_BARE:
+        parser.add_argument(f"--{name}", action="store_true", help=argparse.SUPPRESS)
+    return parser
+
+
+def _serving(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--model-path", "--model", required=True, help="only a name here")
+    add("--served-model-name")
+    add("--host", default="127.0.0.1")
+    add("--port", type=int, default=30000)
+    add("--tp-size", "--tensor-parallel-size", type=_count, default=1)
+    add("--api-key")
+    add("--admin-api-key", help=argparse.SUPPRESS)
+    add("--enable-metrics", action="store_true")
+    add("--gated-launch-port", type=int)
+
+
+def _scheduling(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--max-running-requests", type=_count)
+    add("--max-total-tokens", type=_count, default=190_000)
+    add("--context-length", type=_count, default=131_072)
+    add("--chunked-prefill-size", type=_count, default=8192)
+    add("--decode-log-interval", type=_count, default=40)
+    add("--load-snapshot-publish-interval", type=_count, default=15)
+    add("--speculative-algorithm")
+    add("--speculative-draft-model-path", "--speculative-draft-model")
+    add("--speculative-num-steps", type=_count)
+    add("--speculative-num-draft-tokens", type=_count)
+
+
+def _simulation(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("simulation").add_argument
+    add("--sim-surface", metavar="TABLE:COLUMN", help="throughput, from surfaces.yaml")
+    add("--sim-seed", type=int, default=0)
+    add("--sim-time-scale", type=_positive, default=1.0, help="multiplies every duration")
+    add("--sim-start-time", type=_duration, default=3.0, help="seconds from spawn to ready")
+    add("--sim-drain-poll", type=_positive, default=0.5, help="SGLang polls every 5 s")
+    add("--sim-prefill-rate", type=_positive, default=5000.0, help="tokens per second")
+    add("--sim-memory", type=int, default=64 * 2**30, help="bytes noted in the ledger")
+    add("--sim-linger", type=_linger, default=0.0, help='seconds, or "never"')
+    add("--sim-crash-delay", type=_duration, default=1.0, help="SGLang takes 5.6 s")
+    add("--sim-health-timeout", type=_positive, default=20.0)
+    add("--sim-fault", type=faults.parse, action="append", default=[], metavar="NAME[=VALUE]")
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text}: must be at least 1")
+    return value
+
+
+def _duration(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text}: must be a finite number of at least 0")
+    return value
+
+
+def _positive(text: str) -> float:
+    value = _duration(text)
+    if value == 0:
+        raise argparse.ArgumentTypeError(f"{text}: must be above 0")
+    return value
+
+
+def _linger(text: str) -> float | None:
+    return None if text == "never" else _duration(text)
+
+
+def shown(options: Options) -> dict[str, Any]:
+    """Return the server arguments as /server_info shows them (the API key is left out)."""
+    return {**options.server_args, "api_key": None if options.api_key is None else "***"}

@@ -1,0 +1,50 @@
+"""What the simulated model "says", and what it makes of a prompt. All of it is deterministic."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+_CLASS = re.compile(r"\A\s*\[class:(\w+)\]")
+
+
+def text(first: int, count: int) -> str:
+    """Return tokens `first` .. `first + count - 1`: numbered words, so that a reader can check
+    that a stream is complete and in order (`w0 w1 w2 ...`)."""
+    words = " ".join(f"w{index}" for index in range(first, first + count))
+    return words if first == 0 else f" {words}"
+
+
+def prompt_tokens(prompt: str) -> int:
+    """Return the token count of a prompt: four characters to a token."""
+    return max(1, -(-len(prompt) // 4))
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the seed and the prompt decide about the answer."""
+
+    kind: str
+    accept_length: float
+    natural_length: int
+    seed: int
+
+
+def read(prompt: str, accept_lengths: Mapping[str, float], seed: int) -> Reading:
+    """Classify a prompt: by its prefix `[class:NAME]`, else by its hash.
+
+    The natural length, 64 to 512 tokens, is where the model would stop by itself.
+    """
+    digest = hashlib.blake2b(f"{seed}\0{prompt}".encode("utf-8", "replace"), digest_size=16)
+    number = int.from_bytes(digest.digest())
+    kinds = sorted(accept_lengths)
+    named = _CLASS.match(prompt)
+    kind = named[1] if named and named[1] in accept_lengths else kinds[number % len(kinds)]
+    return Reading(
+        kind=kind,
+        accept_length=accept_lengths[kind],
+        natural_length=64 + (number >> 16) % 449,
+        seed=number >> 64,
+    )
