@@ -1,0 +1,201 @@
+"""The HTTP front that clients talk to: passes everything through, and loses nothing on the way.
+
+The owner loop opens, closes and cuts; everything else happens per request, in the same event
+loop. The gate's state is read and changed without an await in between (architecture, rule 1).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+
+from aiohttp.web import BaseRequest, Server, StreamResponse
+
+from opsctl.config.schema import GatewayConfig
+from opsctl.errors import PreconditionError, UsageError
+from opsctl.serve import forward, own
+from opsctl.serve.exchange import Exchange, Floor
+from opsctl.serve.gate import Gate, Limits, Refusal
+from opsctl.serve.reply import Reply
+from opsctl.serve.traffic import GatewayCounters, Traffic
+from opsctl.serve.waiting import WaitingRoom
+
+_HEALTH_PATHS = ("/health", "/ready", "/ping")
+_MAX_HEAD = 2**15
+_STOP_GRACE = 2.0
+_UNAUTHORISED = Refusal(401, "invalid_api_key", "Send the API key as `Authorization: Bearer KEY`.")
+_INTERNAL = Refusal(500, "gateway_error", "The gateway failed; its journal has the reason.")
+# aiohttp logs requests it cannot parse with their content, which may be a prompt or a key.
+_SILENT = logging.Logger("opsctl.gateway.protocol", level=logging.CRITICAL + 1)
+
+
+class Gateway:
+    """Listens for clients, holds their requests while no engine serves, and forwards them."""
+
+    def __init__(
+        self, config: GatewayConfig, *, api_key: str | None, record: Callable[..., None]
+    ) -> None:
+        self._config = config
+        self._key = own.Key(api_key)
+        self._record = record
+        hold = config.hold
+        self.gate = Gate(Limits(hold.requests, hold.bytes, hold.time))
+        self._room = WaitingRoom(self.gate)
+        self.traffic = Traffic()
+        self._floor: Floor | None = None
+        self._web: Server | None = None
+        self._listener: asyncio.Server | None = None
+        self._idle: list[asyncio.Future[None]] = []
+        self.metrics_source: Callable[[], Awaitable[str | None]] | None = None
+        self.status_source: Callable[[], Mapping[str, object]] | None = None
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port clients reach; the port is real even when 0 was asked for."""
+        if self._listener is None or not self._listener.sockets:
+            raise PreconditionError("the gateway does not listen")
+        host, port = self._listener.sockets[0].getsockname()[:2]
+        return str(host), int(port)
+
+    async def start(self, listen: str) -> None:
+        """Listen on `HOST:PORT`; requests are held until `open`.
+
+        Raises:
+            UsageError: `listen` is not HOST:PORT.
+            PreconditionError: the address cannot be had.
+        """
+        host, port = _split(listen)
+        loop = asyncio.get_running_loop()
+        self._web = Server(
+            self._handle,
+            handler_cancellation=True,
+            access_log=None,
+            logger=_SILENT,
+            auto_decompress=False,
+            max_line_size=_MAX_HEAD,
+            max_field_size=_MAX_HEAD,
+            read_bufsize=forward.READ_BUFFER,
+        )
+        try:
+            self._listener = await loop.create_server(self._web, host, port, backlog=1024)
+        except OSError as error:
+            raise PreconditionError(
+                f"cannot listen on {listen}: {error.strerror or error}",
+                hint="choose another address with --listen",
+            ) from error
+        self._floor = Floor(
+            config=self._config,
+            room=self._room,
+            record=self._record,
+            reused=forward.session(reuse=True),
+            fresh=forward.session(reuse=False),
+            drop=self._key.dropped_headers,
+            traffic=self.traffic,
+            on_idle=self._on_idle,
+        )
+        self._record("gateway_listening", address=listen)
+
+    async def stop(self) -> None:
+        """Stop listening, turn away who waits, cut what is left, close every connection."""
+        if self._listener is None or self._web is None or self._floor is None:
+            return
+        self._listener.close()
+        self._room.close("opsctl stops", admit=False, retry_after=30.0)
+        if self.cut("opsctl stops"):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.idle(), _STOP_GRACE)
+        await self._web.shutdown(_STOP_GRACE)
+        await self._listener.wait_closed()
+        await self._floor.reused.close()
+        await self._floor.fresh.close()
+        self._listener = self._web = self._floor = None
+
+    def open(self, engine_url: str) -> None:
+        """Send requests to this engine, those that wait first."""
+        self._room.open(engine_url.rstrip("/"))
+        self._record("gate_opened", engine=engine_url)
+
+    def close(self, reason: str, *, admit: bool = True, retry_after: float = 30.0) -> None:
+        """Hold requests from now on, or (`admit=False`) turn new and waiting ones away with 503."""
+        self._room.close(reason, admit=admit, retry_after=retry_after)
+        self._record("gate_closed", reason=reason, admit=admit, held=self.gate.held)
+
+    def cut(self, reason: str) -> int:
+        """End what is at the engine; returns how many answers were broken off by it.
+
+        An event stream gets an error event and no `[DONE]`; what has no answer yet waits for the
+        next engine.
+        """
+        if self._floor is None:
+            return 0
+        exchanges = list(self._floor.in_flight.values())
+        broken = sum(exchange.cut(reason) for exchange in exchanges)
+        self.traffic.cut += broken
+        if exchanges:
+            self._record("requests_cut", reason=reason, broken=broken, held=len(exchanges) - broken)
+        return broken
+
+    async def idle(self) -> None:
+        """Return when nothing is at the engine."""
+        while self._floor is not None and self._floor.in_flight:
+            future = asyncio.get_running_loop().create_future()
+            self._idle.append(future)
+            await future
+
+    @property
+    def counters(self) -> GatewayCounters:
+        """A snapshot of what passes, waits and has passed."""
+        traffic, gate, floor = self.traffic, self.gate, self._floor
+        in_flight = floor.in_flight if floor else {}
+        oldest = next(iter(in_flight.values()), None)
+        now = asyncio.get_running_loop().time() if oldest else 0.0
+        return GatewayCounters(
+            in_flight=len(in_flight),
+            held=gate.held + (floor.backing_off if floor else 0),
+            held_bytes=gate.held_bytes,
+            admitted_total=traffic.admitted,
+            completed_total=traffic.outcomes["completed"],
+            failed_total=traffic.outcomes["failed"],
+            abandoned_total=traffic.outcomes["abandoned"],
+            retried_total=traffic.retried,
+            cut_total=traffic.cut,
+            rejected_total=traffic.outcomes["rejected"],
+            last_progress=traffic.last_progress,
+            oldest_in_flight=now - oldest.sent_at if oldest else 0.0,
+        )
+
+    def _on_idle(self) -> None:
+        waiters, self._idle = self._idle, []
+        for future in waiters:
+            if not future.done():
+                future.set_result(None)
+
+    async def _handle(self, request: BaseRequest) -> StreamResponse:
+        reply = Reply(request)
+        try:
+            page = own.PAGES.get(request.path) if request.method in ("GET", "HEAD") else None
+            if page:
+                reply.answer(*await page(self))
+                return reply.sent
+            if not self._key.opens(request):
+                self.traffic.outcomes["rejected"] += 1
+                reply.refuse(_UNAUTHORISED)
+                return reply.sent
+            assert self._floor is not None  # noqa: S101
+            patient = not request.path.startswith(_HEALTH_PATHS)
+            return await Exchange(self._floor, request, reply, patient=patient).run()
+        except Exception as error:
+            # The text of an unforeseen error may quote the request.
+            self._record("gateway_error", error=type(error).__name__)
+            self.traffic.outcomes["failed"] += 1
+            reply.refuse(_INTERNAL)
+            return reply.sent
+
+
+def _split(listen: str) -> tuple[str, int]:
+    host, _, port = listen.rpartition(":")
+    if not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise UsageError(f"{listen!r} is not HOST:PORT")
+    return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104
