@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from opsctl.cli.options import ConfigOption, StateDirOption
-from opsctl.errors import OpsctlError
+from opsctl.errors import ConfigError, OpsctlError
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def run(arguments: Sequence[str]) -> int:
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except OpsctlError as error:
-        _say(f"error: {error.message}" + (f"\nhint: {error.hint}" if error.hint else ""))
+        _say(_explained(error))
         return error.exit_code
     except KeyboardInterrupt:
         return 130
@@ -132,6 +132,16 @@ def run(arguments: Sequence[str]) -> int:
         )
         return 1
     return 0
+
+
+def _explained(error: OpsctlError) -> str:
+    lines = [f"error: {error.message}"]
+    if isinstance(error, ConfigError):
+        # Each problem starts with file:line:col, which editors and terminals make clickable.
+        count = len(error.problems)
+        found = "1 problem" if count == 1 else f"{count} problems"
+        lines = [*map(str, error.problems), f"error: the configuration has {found}"]
+    return "\n".join([*lines, f"hint: {error.hint}"] if error.hint else lines)
 
 
 def _say(message: str) -> None:

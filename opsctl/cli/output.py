@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -95,9 +96,14 @@ def _cell(value: object) -> str:
 def _print_rich(renderable: RenderableType) -> None:
     from rich.console import Console
 
-    # rich honours NO_COLOR by itself; a pipe gets no escapes and no wrapping to 80 columns.
-    console = Console(file=sys.stdout, highlight=False, soft_wrap=not sys.stdout.isatty())
-    console.print(renderable)
+    if sys.stdout.isatty():
+        Console(highlight=False).print(renderable)  # rich honours NO_COLOR by itself
+        return
+    # A pipe gets neither escapes nor wrapped or padded lines, so that grep and cut see rows.
+    console = Console(file=io.StringIO(), width=100_000, highlight=False, color_system=None)
+    with console.capture() as capture:
+        console.print(renderable)
+    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in capture.get().splitlines()))
 
 
 def message(text: str) -> None:

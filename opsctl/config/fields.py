@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -56,6 +56,29 @@ def _below(field: Field | None, part: str) -> Field | None:
         info = field.model.model_fields.get(part)
         return None if info is None else _field(info)
     return None if field.items is None else _typed(field.items, None, "")
+
+
+def written_mark(info: FieldInfo) -> Callable[[Any], object] | None:
+    """How the field's value is formatted in YAML; None when it is written as it is."""
+    return next((mark.format for mark in info.metadata if isinstance(mark, Written)), None)
+
+
+def split(key: str) -> tuple[str, ...] | None:
+    """The path of a dotted key; names that are free, such as a profile's, may hold dots."""
+    return _split((), key.split("."))
+
+
+def _split(path: tuple[str, ...], parts: list[str]) -> tuple[str, ...] | None:
+    if not parts:
+        return path
+    field = lookup(path)
+    longest = len(parts) if field is not None and field.items is not None else 1
+    for count in range(1, longest + 1):
+        here = (*path, ".".join(parts[:count]))
+        found = _split(here, parts[count:]) if lookup(here) is not None else None
+        if found is not None:
+            return found
+    return None
 
 
 def _field(info: FieldInfo) -> Field:

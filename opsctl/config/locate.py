@@ -25,15 +25,15 @@ def locate(explicit: str | None, *, environment: Mapping[str, str], cwd: Path) -
     """
     named = explicit or environment.get("OPSCTL_CONFIG")
     if named:
-        main = cwd / Path(named).expanduser()
-        if not main.is_file():
+        main = cwd / named
+        if not main.exists():
             source = "--config" if explicit else "OPSCTL_CONFIG"
             what = f"no such file (named by {source})"
             raise ConfigError([Problem(str(main), 1, 1, "", what)], hint=_HINT)
         return _with_drop_ins(main)
     places = candidates(environment, cwd)
     for place in places:
-        if place.is_file():
+        if place.exists():
             return _with_drop_ins(place)
     looked = ", ".join(map(str, places))
     raise ConfigError(
@@ -43,5 +43,13 @@ def locate(explicit: str | None, *, environment: Mapping[str, str], cwd: Path) -
 
 
 def _with_drop_ins(main: Path) -> tuple[Path, ...]:
-    drop_ins = sorted((main.parent / "conf.d").glob("*.yaml"), key=lambda path: path.name)
-    return (main, *(path for path in drop_ins if not path.name.startswith(".")))
+    directory = main.parent / "conf.d"
+    try:
+        names = sorted(path.name for path in directory.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return (main,)
+    except OSError as error:
+        what = f"cannot be read: {error.strerror}"
+        raise ConfigError([Problem(str(directory), 1, 1, "", what)]) from None
+    chosen = (name for name in names if name.endswith(".yaml") and not name.startswith("."))
+    return (main, *(directory / name for name in chosen))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from opsctl.config.extends import suggestion
+from opsctl.config.names import looks_secret
 from opsctl.config.schema import Config, LaunchProfile
 from opsctl.config.tree import Origin
 from opsctl.config.units import format_duration
@@ -238,16 +239,10 @@ def _explicit_cap(config: Config) -> Iterator[Complaint]:
             )
 
 
-SECRET_NAME = re.compile(
-    r".*(_TOKEN|_KEY|_SECRET)|(.*_)?(TOKEN|SECRET)|.*(PASSWORD|PASSWD|CREDENTIAL).*", re.IGNORECASE
-)
-"""Names of environment variables whose values are not shown."""
-
-
 def _literal_secret(config: Config) -> Iterator[Complaint]:
     for name, profile in config.profiles.items():
         for variable, value in profile.environment.items():
-            if isinstance(value, str) and value and SECRET_NAME.fullmatch(variable):
+            if isinstance(value, str) and value and looks_secret(variable):
                 yield (
                     f"profiles.{name}.environment.{variable}",
                     "looks like a secret; refer to it: {env: NAME} or {file: PATH}",

@@ -14,6 +14,7 @@ from pydantic import (
     Discriminator,
     Field,
     Tag,
+    WithJsonSchema,
 )
 
 from opsctl.config.units import Duration, Size, Written
@@ -120,6 +121,22 @@ EnvironmentValue = Annotated[
     Annotated[str | None, Tag("text")] | Annotated[Secret, Tag("secret")],
     Discriminator(_environment_kind),
     BeforeValidator(_environment_value),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": ["string", "integer", "null"]},
+                {
+                    "type": "object",
+                    "properties": {
+                        kind: {"type": "string"} for kind in ("file", "env", "credential")
+                    },
+                    "additionalProperties": False,
+                    "minProperties": 1,
+                    "maxProperties": 1,
+                },
+            ]
+        }
+    ),
     Written('text or secret reference; null or "" removes it'),
 ]
 """The value of an environment variable of the engine."""

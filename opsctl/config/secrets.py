@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from opsctl.config.names import expand_home
 from opsctl.config.schema import CredentialSecret, EnvSecret, FileSecret, Secret
 from opsctl.errors import OpsctlError
 
@@ -32,7 +33,7 @@ def resolve(secret: Secret, *, environment: Mapping[str, str]) -> str:
         case EnvSecret():
             value = environment.get(secret.env, "")
         case FileSecret():
-            value = _first_line(Path(secret.file).expanduser(), secret)
+            value = _first_line(Path(expand_home(secret.file, environment.get("HOME"))), secret)
         case CredentialSecret():
             directory = environment.get("CREDENTIALS_DIRECTORY")
             if not directory:

@@ -16,7 +16,7 @@ _LARGEST = 2**50
 
 _PART = r"[0-9]+(?:\.[0-9]+)?"
 _DURATION = rf"(?:{_PART}(?:ms|s|m|h|d))+"
-_SIZE = rf"({_PART})([A-Za-z]+)"
+_SIZE = rf"({_PART})({'|'.join(_BYTES)})"
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def parse_size(value: object) -> int:
     if value == 0 and not isinstance(value, bool):
         return 0
     match = re.fullmatch(_SIZE, value) if isinstance(value, str) else None
-    if match is None or match[2] not in _BYTES:
+    if match is None:
         raise ValueError(
             f"{_shown(value)} is not a size; write a number with a unit, such as 8MiB or 1GB"
         )

@@ -7,6 +7,7 @@ import json
 
 from opsctl.config.flags import canonical
 from opsctl.config.schema import LaunchProfile
+from opsctl.config.written import shown_variable
 from opsctl.profiles.flags import rendered
 
 
@@ -14,7 +15,8 @@ def fingerprint(profile: LaunchProfile) -> str:
     """`sha256:` and 16 hex digits over engine, interpreter, model, draft, flags and environment.
 
     Measurements are stored under it. Key order, ports, time-outs, log markers and the spelling of
-    flags (`tp_size`, `tp-size`) do not change it; secrets count by their reference.
+    flags (`tp_size`, `tp-size`) do not change it; secrets count by their reference,
+    and a literal that looks like one by its name: a new token is not a new speed.
     """
     facts = {
         "engine": profile.engine,
@@ -23,7 +25,7 @@ def fingerprint(profile: LaunchProfile) -> str:
         "draft_model": profile.draft_model,
         "flags": {canonical(k): v for k, v in profile.flags.items() if rendered(v)},
         "environment": {
-            name: value if isinstance(value, str) else value.model_dump()
+            name: shown_variable(name, value)
             for name, value in profile.environment.items()
             if value
         },

@@ -9,7 +9,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from opsctl.config.schema import LaunchProfile
+from opsctl.config.names import expand_home, looks_secret
+from opsctl.config.schema import (
+    CredentialSecret,
+    EnvSecret,
+    FileSecret,
+    LaunchProfile,
+    Secret,
+)
 from opsctl.config.secrets import resolve
 from opsctl.profiles.flags import arguments
 
@@ -37,6 +44,14 @@ class Command:
     environment: Mapping[str, str]
 
 
+@dataclass(frozen=True)
+class Plan:
+    """A command whose secrets are still references, so that it can be shown."""
+
+    argv: tuple[str, ...]
+    environment: Mapping[str, str | Secret]
+
+
 def command(
     profile: LaunchProfile,
     *,
@@ -44,35 +59,48 @@ def command(
     caller_environment: Mapping[str, str],
     host: str = "127.0.0.1",
 ) -> Command:
-    """The engine's command; raises ConfigError when a referenced secret cannot be read."""
-    interpreter = _interpreter(profile)
-    argv = (interpreter, "-m", MODULES[profile.engine], *_owned(profile, host, port))
-    environment = base_environment(interpreter, caller_environment)
+    """The engine's command; raises SecretError (exit 78) when a secret cannot be read."""
+    planned = plan(profile, port=port, caller_environment=caller_environment, host=host)
+    environment = {
+        name: value if isinstance(value, str) else resolve(value, environment=caller_environment)
+        for name, value in planned.environment.items()
+    }
+    return Command(planned.argv, environment)
+
+
+def plan(
+    profile: LaunchProfile,
+    *,
+    port: int,
+    caller_environment: Mapping[str, str],
+    host: str = "127.0.0.1",
+) -> Plan:
+    """The same without reading any secret."""
+    home = caller_environment.get("HOME")
+    interpreter = expand_home(profile.python, home) if profile.python else sys.executable
+    argv = (
+        *(interpreter, "-m", MODULES[profile.engine]),
+        *_owned(profile, host, port, home),
+        *arguments(profile.flags),
+        "--enable-metrics",
+    )
+    environment: dict[str, str | Secret] = dict(base_environment(interpreter, caller_environment))
     for name, value in profile.environment.items():
         if value is None or value == "":
             environment.pop(name, None)
-        elif isinstance(value, str):
-            environment[name] = value
         else:
-            environment[name] = resolve(value, environment=caller_environment)
-    return Command((*argv, *arguments(profile.flags), "--enable-metrics"), environment)
+            environment[name] = value
+    return Plan(argv, environment)
 
 
-def _interpreter(profile: LaunchProfile) -> str:
-    if profile.python:
-        # Not resolved: the symlink in a virtual environment is what makes it one.
-        return str(Path(profile.python).expanduser())
-    return sys.executable
-
-
-def _owned(profile: LaunchProfile, host: str, port: int) -> Iterator[str]:
+def _owned(profile: LaunchProfile, host: str, port: int, home: str | None) -> Iterator[str]:
     if profile.model:
-        yield from ("--model-path", profile.model)
+        yield from ("--model-path", expand_home(profile.model, home))
     yield from ("--host", host, "--port", str(port))
     if profile.served_name:
         yield from ("--served-model-name", profile.served_name)
     if profile.draft_model:
-        yield from ("--speculative-draft-model-path", profile.draft_model)
+        yield from ("--speculative-draft-model-path", expand_home(profile.draft_model, home))
 
 
 def base_environment(interpreter: str, caller: Mapping[str, str]) -> dict[str, str]:
@@ -93,7 +121,26 @@ def base_environment(interpreter: str, caller: Mapping[str, str]) -> dict[str, s
     return environment
 
 
-def shell(command: Command) -> str:
-    """One line to paste into a shell that starts exactly this command, values quoted."""
-    variables = (shlex.quote(f"{k}={v}") for k, v in sorted(command.environment.items()))
+def shell(command: Command | Plan) -> str:
+    """One line to paste into a shell that starts exactly this command, values quoted.
+
+    Secrets of a plan become expressions that the shell reads when the line is run; literals that
+    look like secrets are taken from a variable of the same name.
+    """
+    variables = (_assignment(name, value) for name, value in sorted(command.environment.items()))
     return " ".join(("env", "-i", *variables, shlex.join(command.argv)))
+
+
+def _assignment(name: str, value: str | Secret) -> str:
+    match value:
+        case str():
+            masked = looks_secret(name)
+            return f'{name}="${{{name}:?}}"' if masked else shlex.quote(f"{name}={value}")
+        case EnvSecret():
+            return f'{name}="${{{value.env}:?}}"'
+        case FileSecret():
+            path = shlex.quote(value.file)
+            path = f'"$HOME"/{shlex.quote(value.file[2:])}' if value.file[:2] == "~/" else path
+        case CredentialSecret():
+            path = f'"$CREDENTIALS_DIRECTORY"/{shlex.quote(value.credential)}'
+    return f'{name}="$(head -n 1 -- {path})"'
