@@ -106,6 +106,7 @@ class Gateway:
         if self.cut("opsctl stops"):
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.idle(), _STOP_GRACE)
+        self._web.pre_shutdown()  # idle connections first: shutdown would wait for them
         await self._web.shutdown(_STOP_GRACE)
         await self._listener.wait_closed()
         await self._floor.reused.close()

@@ -34,7 +34,7 @@ class Upstream:
         self._web = web.Server(self._count, handler_cancellation=True, access_log=None)
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(self._web, "127.0.0.1", port)
-        self.url = "http://127.0.0.1:{}".format(self._server.sockets[0].getsockname()[1])
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self.url
 
     async def _count(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -52,6 +52,7 @@ class Upstream:
         for connection in self._web.connections:
             if connection.transport:
                 connection.transport.abort()
+        self._web.pre_shutdown()
         await self._web.shutdown(0)
 
 
