@@ -188,7 +188,7 @@ class EngineProcess:
             pidfd.send(self._pidfd, signal.SIGTERM)
             await self._wait_at_most(grace)
         ended = self.exited
-        if ended:
+        if ended and not force:
             await _until(lambda: not living(self.members()), _COURTESY)
         killed, survivors = await _kill_tree(self.members, self.identity, kill_grace)
         if not survivors:
@@ -212,12 +212,14 @@ class EngineProcess:
             await asyncio.wait_for(self.wait(), seconds)
 
     async def _confirm_cgroup(self, cgroup: Cgroup | None) -> None:
-        """The new process enters its cgroup itself, just before exec; see that it did."""
-        if cgroup is None or await _until(
-            lambda: self.identity.pid in cgroup.pids() or self.exited, 2.0
-        ):
+        """The new process enters its cgroup itself, just before exec; see whether it did."""
+        pid = self.identity.pid
+        if cgroup is None:
             return
-        self.identity = replace(self.identity, cgroup=None)
+        await _until(lambda: spawn.has_become_program(pid), 2.0)
+        if spawn.has_become_program(pid) and pid not in cgroup.pids() and not self.exited:
+            cgroup.remove()
+            self.identity = replace(self.identity, cgroup=None)
 
     def _finish(self) -> None:
         if self._ended.is_set():
@@ -257,7 +259,7 @@ async def _kill_tree(
 ) -> tuple[tuple[Member, ...], tuple[Member, ...]]:
     """SIGKILL until nothing lives or `kill_grace` is over; who was killed, and who survived.
 
-    Repeated, because a process may fork between the look and the signal.
+    Group and cgroup first, which no fork can outrun; the rest one by one, and repeatedly.
     """
     killed: dict[Key, Member] = {}
     cgroup = Cgroup(Path(identity.cgroup)) if identity.cgroup else None
@@ -266,6 +268,7 @@ async def _kill_tree(
         left = living(members())
         if left and cgroup is not None:
             cgroup.kill()
+        pidfd.kill_group(identity.pid, witnesses=[member.pid for member in left])
         for member in left:
             killed.setdefault((member.pid, member.start_time), member)
             pidfd.signal_process(member.pid, member.start_time, signal.SIGKILL)

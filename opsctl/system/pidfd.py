@@ -6,6 +6,7 @@ import contextlib
 import os
 import select
 import signal
+from collections.abc import Iterable
 
 from opsctl.system import procfs
 
@@ -45,6 +46,21 @@ def signal_process(pid: int, start_time: int, number: signal.Signals) -> bool:
         return send(descriptor, number)
     finally:
         os.close(descriptor)
+
+
+def kill_group(group: int, *, witnesses: Iterable[int]) -> bool:
+    """SIGKILL a process group at once, if one of `witnesses` is in it.
+
+    A group's number is not given to another while the group has a member, so a known member
+    proves whose group it is.
+    """
+    if not any((entry := procfs.stat(pid)) and entry.group == group for pid in witnesses):
+        return False
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except OSError:
+        return False
+    return True
 
 
 def has_exited(descriptor: int) -> bool:

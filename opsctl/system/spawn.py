@@ -62,6 +62,12 @@ def spawn(
         os.close(log)
 
 
+def has_become_program(pid: int) -> bool:
+    """Whether the shell has made way for the program, so that all it was to do is done."""
+    entry = procfs.stat(pid)
+    return entry is None or entry.state in "ZX" or entry.comm != Path(_SHELL).name
+
+
 def exit_code(pid: int) -> int | None:
     """Reap an ended child: its exit code, negative for a signal; None if somebody else did."""
     try:
