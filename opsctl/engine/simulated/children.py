@@ -16,6 +16,11 @@ from opsctl.engine.simulated.flags import Options
 from opsctl.engine.simulated.titles import die_with_parent, set_title
 from opsctl.engine.simulated.wire import Line
 
+ORPHAN_LIFETIME = 600
+"""Seconds after which an orphan made by `early_orphan` ends by itself. In SGLang it never does:
+there the detokenizer asks to die with its parent only once it has started, so that a main process
+that dies before leaves it behind."""
+
 
 @dataclass
 class Child:
@@ -80,10 +85,11 @@ def start(options: Options, loads_path: Path, began: float) -> Family:
     def rank_zero() -> None:
         scheduler.run(options, Line(control_child), Line(emit), loads_path, began)
 
-    def detokenize() -> None:
-        detokenizer.run(Line(collect), Line(tokens_child))
-
     late = any(fault.name == "early_orphan" for fault in options.faults)
+
+    def detokenize() -> None:
+        detokenizer.run(Line(collect), Line(tokens_child), _bind if late else lambda: None)
+
     children = [
         _fork("scheduler_0", "sglang::scheduler_TP0", rank_zero, everything, control_child, emit),
         _fork(
@@ -108,6 +114,12 @@ def _wait_for(end: socket.socket) -> Callable[[], None]:
     return wait
 
 
+def _bind() -> None:
+    """From now on die with the parent, and only then."""
+    die_with_parent(signal.SIGKILL)
+    signal.alarm(0)
+
+
 def _fork(
     name: str,
     title: str,
@@ -129,7 +141,9 @@ def _fork(
 def _child(title: str, body: Callable[[], None], parent: int, orphan: bool) -> NoReturn:
     code = 1
     try:
-        if not orphan:
+        if orphan:
+            signal.alarm(ORPHAN_LIFETIME)
+        else:
             die_with_parent(signal.SIGKILL)
             if os.getppid() != parent:
                 os._exit(1)

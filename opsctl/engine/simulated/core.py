@@ -117,6 +117,15 @@ class Totals:
     prefill_steps: int = 0
     verify_steps: int = 0
     verify_tokens: int = 0
+    moments: tuple[float, ...] = (0.0,) * 6
+
+    def note_step(self, batch: int, seconds: float, generated: int) -> None:
+        """Count a decode step; `moments` are SGLang's sums of 1, b, t, b*b, b*t and tokens over
+        the steps, with b the batch size and t the microseconds."""
+        self.decode_steps += 1
+        size, micros = float(batch), seconds * 1e6
+        step = (1.0, size, micros, size * size, size * micros, float(generated))
+        self.moments = tuple(map(sum, zip(self.moments, step, strict=True)))
 
 
 class Core:
@@ -215,7 +224,6 @@ class Core:
         for sequence in self.prefilling:
             if left == 0:
                 break
-            # A retracted sequence has to prefill what it had already generated, too.
             todo = min(left, sequence.job.prompt_tokens - sequence.prefilled)
             chunks.append((sequence, todo))
             left -= todo
@@ -242,8 +250,8 @@ class Core:
         return out
 
     def _complete_decode(self) -> list[Emission]:
-        self.totals.decode_steps += 1
         out = [self._emit(sequence, self._accepted(sequence)) for sequence in self.running]
+        self.totals.note_step(len(out), self._step_seconds, sum(one.count for one in out))
         self._drop_finished()
         return out
 

@@ -16,6 +16,7 @@ WITHOUT_VALUE = frozenset(
 )  # fmt: skip
 COUNTS = frozenset({"crash_after", "hang_after"})
 SECONDS = frozenset({"slow_start", "slow_stop", "memory_lingers"})
+RUN_TIME_ONLY = frozenset({"abort_done"})
 AT_START_ONLY = frozenset(
     {"slow_start", "stuck_stage", "start_failure", "bad_weights", "memory_lingers", "early_orphan"}
 )
@@ -42,9 +43,12 @@ def parse(text: str) -> Fault:
     """Read NAME[=VALUE]; raises argparse.ArgumentTypeError."""
     name, _, value = text.partition("=")
     try:
-        return make(name, value)
+        fault = make(name, value)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+    if fault.name in RUN_TIME_ONLY:
+        raise argparse.ArgumentTypeError(f"{name} works only at run time, over POST /sim/fault")
+    return fault
 
 
 def make(name: str, value: object = "") -> Fault:

@@ -8,34 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from opsctl.engine.simulated import faults
+from opsctl.engine.simulated import NAME, faults, ignored
 from opsctl.engine.simulated.surface import surfaces
-
-# SGLang 0.5.23 flags that are accepted and change nothing here.
-_IGNORED_WITH_VALUE = (
-    "attention-backend", "prefill-attention-backend", "decode-attention-backend",
-    "chat-template", "cuda-graph-bs-decode", "cuda-graph-max-bs-decode", "cuda-graph-backend-decode",
-    "cuda-graph-backend-prefill", "cuda-graph-config", "dcp-size", "dcp-comm-backend", "device",
-    "dist-init-addr", "dtype", "flashinfer-allreduce-fusion-backend", "fp8-gemm-backend",
-    "json-model-override-args", "kv-cache-dtype", "load-format", "log-level", "log-level-http",
-    "max-prefill-tokens", "mem-fraction-static", "model-loader-extra-config", "moe-runner-backend",
-    "nccl-port", "page-size", "quantization", "reasoning-parser", "sampling-backend",
-    "schedule-conservativeness", "schedule-policy", "soft-watchdog-timeout",
-    "speculative-adaptive-config", "speculative-attention-mode",
-    "speculative-draft-attention-backend", "speculative-draft-kv-cache-dtype",
-    "speculative-draft-load-format", "speculative-draft-model-quantization",
-    "speculative-eagle-topk", "speculative-moe-runner-backend", "stream-interval",
-    "tokenizer-path", "tool-call-parser", "watchdog-timeout",
-)  # fmt: skip
-_IGNORED_BARE = (
-    "disable-cuda-graph", "disable-custom-all-reduce", "disable-decode-cuda-graph",
-    "disable-flashinfer-autotune", "disable-overlap-schedule", "disable-prefill-cuda-graph",
-    "disable-radix-cache", "enable-cache-report", "enable-flashinfer-allreduce-fusion",
-    "enable-memory-saver", "enable-metrics-for-all-schedulers", "enable-mscclpp",
-    "enable-nccl-nvls", "enable-p2p-check", "enable-request-time-stats-logging",
-    "enable-symm-mem", "enable-torch-symm-mem", "log-requests", "skip-server-warmup",
-    "sleep-on-idle", "speculative-adaptive", "trust-remote-code", "weight-loader-prefetch-checkpoints",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -44,7 +18,6 @@ class Options:
 
     model_path: str
     served_model_name: str
-    owned_by: str
     host: str
     port: int
     tp_size: int
@@ -108,7 +81,6 @@ def _options(raw: argparse.Namespace, surface: str) -> Options:
     return Options(
         model_path=raw.model_path,
         served_model_name=raw.served_model_name or raw.model_path,
-        owned_by="opsctl-simulated",
         host=raw.host,
         port=raw.port,
         tp_size=raw.tp_size,
@@ -146,15 +118,15 @@ def _options(raw: argparse.Namespace, surface: str) -> Options:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="opsctl-simulated",
+        prog=NAME,
         description="A simulated SGLang server: no model is loaded and no GPU is used.",
     )
     _serving(parser)
     _scheduling(parser)
     _simulation(parser)
-    for name in _IGNORED_WITH_VALUE:
+    for name in ignored.WITH_VALUE:
         parser.add_argument(f"--{name}", nargs="+", default=None, help=argparse.SUPPRESS)
-    for name in _IGNORED_BARE:
+    for name in ignored.BARE:
         parser.add_argument(f"--{name}", action="store_true", help=argparse.SUPPRESS)
     return parser
 
@@ -227,5 +199,6 @@ def _linger(text: str) -> float | None:
 
 
 def shown(options: Options) -> dict[str, Any]:
-    """Return the server arguments as /server_info shows them (the API key is left out)."""
-    return {**options.server_args, "api_key": None if options.api_key is None else "***"}
+    """Return the server arguments as /server_info shows them (keys masked; SGLang shows them)."""
+    secret = {key: "***" for key in ("api_key", "admin_api_key") if options.server_args[key]}
+    return {**options.server_args, **secret}

@@ -48,8 +48,11 @@ def gate(activate: Callable[[], None]) -> web.Application:
         activate()
         return web.Response(text="OK")
 
+    async def health(_: web.Request) -> web.Response:
+        return web.Response(text="OK")
+
     app = web.Application()
-    app.add_routes([web.post("/gate/activate", open_gate)])
+    app.add_routes([web.post("/gate/activate", open_gate), web.get("/health", health)])
     return app
 
 
@@ -57,21 +60,25 @@ def _guard(api_key: str | None) -> Middleware:
     expected = None if api_key is None else f"Bearer {api_key}".encode()
 
     @web.middleware
-    async def guard(http: web.Request, handler: Handler) -> web.StreamResponse:
-        given = http.headers.get("Authorization", "").encode("utf-8", "replace")
-        open_path = http.path.startswith(_OPEN)
+    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        given = request.headers.get("Authorization", "").encode("utf-8", "replace")
+        open_path = request.path.startswith(_OPEN)
         if expected is None or open_path or hmac.compare_digest(given, expected):
-            return await handler(http)
+            return await handler(request)
         return web.json_response({"error": "Unauthorized"}, status=401)
 
     return guard
 
 
 @web.middleware
-async def _access(http: web.Request, handler: Handler) -> web.StreamResponse:
-    response = await handler(http)
-    peer = http.transport.get_extra_info("peername") if http.transport else None
+async def _access(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        response = await handler(request)
+    except web.HTTPException as error:
+        # FastAPI's words for an unknown path, a wrong method, a body that is too large.
+        response = web.json_response({"detail": error.reason}, status=error.status)
+    peer = request.transport.get_extra_info("peername") if request.transport else None
     where = f"{peer[0]}:{peer[1]}" if peer else "-"
-    line = f"{http.method} {http.rel_url} HTTP/1.1"
+    line = f"{request.method} {request.rel_url} HTTP/1.1"
     raw(f'INFO:     {where} - "{line}" {response.status} {response.reason}')
     return response

@@ -38,9 +38,11 @@ class Engine:
         self._began = began
         self._faults = Faults(options.faults)
         self._manager = Manager(options, Metrics(options, Reader(loads_path)), self._faults)
+        self._manager.on_answered = self._on_answered
         self._stopping = False
         self._server: socket.socket | None = None
         self._runner: web.AppRunner | None = None
+        self._gate: web.AppRunner | None = None
         self._terminated = asyncio.Event()
         self._interrupted = asyncio.Event()
 
@@ -59,13 +61,14 @@ class Engine:
         return code
 
     async def _start(self) -> int | None:
-        """Load and listen; returns an exit code if that failed."""
-        failed = self._manager.failed
+        """Load, listen and warm up; returns an exit code if that failed."""
+        if "ignore_sigterm" in self._faults or "stuck_stage" in self._faults:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
         loading = asyncio.create_task(self._load())
-        await asyncio.wait({loading, failed}, return_when=asyncio.FIRST_COMPLETED)
-        if failed.done():
+        loading.add_done_callback(lambda _: self._manager.load_ended(0))
+        if code := await self._manager.loaded:
             loading.cancel()
-            return self._report_failure(failed.result())
+            return self._report_failure(code)
         await loading
         try:
             self._server = front.listen(self._options.host, self._options.port)
@@ -80,9 +83,14 @@ class Engine:
         return None
 
     def _report_failure(self, code: int) -> int:
+        """A failure of a child is a SIGKILL of the whole tree; one of the main process an exit."""
+        if code > 0:
+            return code
         say("Received sigquit from a child process. It usually means the child failed.")
         pid = os.getpid()
         say(f"kill_process_tree called: parent_pid={pid}, include_parent=True, pid={pid}")
+        self._family.kill()
+        os.kill(pid, -code)
         return code
 
     async def _load(self) -> None:
@@ -93,15 +101,17 @@ class Engine:
 
     async def _wait_at_gate(self, port: int) -> None:
         opened = asyncio.Event()
-        runner = web.AppRunner(front.gate(opened.set), access_log=None)
-        await runner.setup()
-        await web.TCPSite(runner, self._options.host, port).start()
-        say(f"Gated launch: waiting for POST /gate/activate on port {port}")
+        # As in SGLang, the gate's port stays taken for as long as the engine lives.
+        self._gate = web.AppRunner(front.gate(opened.set), access_log=None)
+        await self._gate.setup()
+        await web.TCPSite(self._gate, self._options.host, port).start()
+        say(f"Gated launch control server started on {self._options.host}:{port}")
+        say("Gated launch waiting for activation. rank=0")
+        began = time.monotonic()
         await opened.wait()
         self._began = time.monotonic() - 0.35 * self._options.start_time * self._options.time_scale
         self._manager.tell("gate")
-        say("Gated launch: activated")
-        await runner.cleanup()
+        say(f"Gated launch activated. elapsed={time.monotonic() - began:.2f} s")
 
     async def _open(self, server: socket.socket) -> None:
         management = Management(self._manager, Reader(self._loads_path), self.inject)
@@ -132,12 +142,12 @@ class Engine:
         while (await request.pieces.get()).finish is None:
             pass
         await asyncio.sleep(max(0.0, schedule.ends("warmup") - time.monotonic()))
-        self._manager.counted = 0
+        self._manager.answered = 0
         self._manager.status = "up"
         say("The server is fired up and ready to roll!")
-        for name in ("escaped_child", "port_squatter", "crash_now"):
-            if name in self._faults:
-                await self.inject(name, "")
+        for fault in self._options.faults:
+            if fault.name not in AT_START_ONLY:
+                await self.inject(fault.name, fault.value)
 
     def _install_signals(self) -> None:
         loop = asyncio.get_running_loop()
@@ -194,7 +204,7 @@ class Engine:
         assert self._runner is not None  # noqa: S101  # signals are taken only while listening
         for site in list(self._runner.sites):
             await site.stop()
-        while self._manager.requests:
+        while self._manager.requests:  # noqa: ASYNC110  # a poll like this one is SGLang's own way
             await asyncio.sleep(0.05)
         raw("KeyboardInterrupt")
         return -signal.SIGINT
@@ -206,13 +216,12 @@ class Engine:
             end.close()
         deadline = time.monotonic() + _EXIT_TIMEOUT
         schedulers = [one for one in self._family.children if one.name.startswith("scheduler")]
-        while any(one.poll() is None for one in schedulers) and time.monotonic() < deadline:
+        while any(one.poll() is None for one in schedulers) and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
         self._family.kill()
-        if self._runner is not None:
-            await self._runner.cleanup()
-        elif self._server is not None:
-            self._server.close()
+        for runner in (self._runner, self._gate):
+            if runner is not None:
+                await runner.cleanup()
         await self._manager.close()
         self._loads_path.unlink(missing_ok=True)
 
@@ -226,8 +235,6 @@ class Engine:
                         f"{code}. Triggering SIGQUIT for cleanup..."
                     )
                     self._on_sigquit()
-            if self._manager.crash.is_set():
-                os.kill(os.getpid(), signal.SIGKILL)
             await asyncio.sleep(_WATCHDOG)
 
     def _crash(self) -> None:
@@ -243,8 +250,16 @@ class Engine:
         fault = make(name, value)
         if fault.name in AT_START_ONLY:
             raise ValueError(f"{fault.name} works only at start, with --sim-fault")
-        self._faults.add(fault)
         self._apply(fault)
+        self._faults.add(fault)
+
+    def _on_answered(self, count: int) -> None:
+        """Some faults wait for the nth request to have got its first token."""
+        for name, then in (("crash_after", "crash_now"), ("hang_after", "hang")):
+            limit = self._faults.count(name)
+            if limit is not None and count >= limit and then not in self._faults:
+                self._faults.add(Fault(then))
+                self._apply(Fault(then))
 
     def _apply(self, fault: Fault) -> None:
         if fault.name == "crash_now":

@@ -36,7 +36,7 @@ class Management:
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
-        both = [
+        writing = [
             ("/flush_cache", self.flush_cache),
             ("/abort_request", self.abort_request),
             ("/pause_generation", self.pause),
@@ -57,7 +57,7 @@ class Management:
             web.get("/metrics", self.metrics),
             web.get("/metrics/", self.metrics),
             web.post("/sim/fault", self.fault),
-            *(web.post(path, handler) for path, handler in both),
+            *(web.post(path, handler) for path, handler in writing),
         ]
 
     async def root(self, _: web.Request) -> web.Response:
@@ -82,7 +82,7 @@ class Management:
         began = time.monotonic()
         rid = f"HEALTH_CHECK_{prompts.new_id()}"
         # SGLang skips the generation while there is other work: any output proves the same.
-        if not manager.requests:
+        if not manager.requests and not manager.paused:
             manager.tell("new", rid, 1, 1, 1.0, "length", 0)
         while time.monotonic() - began < self._options.health_timeout:
             await asyncio.sleep(1.0)
@@ -154,6 +154,8 @@ class Management:
         for name, section in _SECTIONS.items():
             if not include & {name, "all"}:
                 load.pop(section, None)
+        if http.query.get("format") == "prometheus":
+            return web.Response(text=self._exposition(load))
         return web.json_response(
             {
                 "timestamp": datetime.now(UTC).isoformat(),
@@ -162,6 +164,20 @@ class Management:
                 "num_accelerators": self._options.tp_size,
                 "loads": [load] if load else [],
             }
+        )
+
+    @staticmethod
+    def _exposition(load: dict[str, Any]) -> str:
+        rank = load.pop("dp_rank", 0)
+        prefixes = {"speculative": "spec", "disaggregation": "disagg"}
+        flat = {key: value for key, value in load.items() if isinstance(value, int | float)}
+        for name, section in load.items():
+            if isinstance(section, dict):
+                prefix = prefixes.get(name, name)
+                flat |= {f"{prefix}_{key}": value for key, value in section.items()}
+        return "".join(
+            f'# TYPE sglang_{key} gauge\nsglang_{key}{{dp_rank="{rank}"}} {value}\n'
+            for key, value in flat.items()
         )
 
     async def metrics(self, _: web.Request) -> web.Response:

@@ -7,6 +7,7 @@ import itertools
 import json
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -51,11 +52,11 @@ class Manager:
         self.last_output = 0.0
         self.stage = asyncio.Event()
         self.ready = asyncio.Event()
-        self.failed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.loaded: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.going = asyncio.Event()
         self.going.set()
-        self.counted = 0
-        self.crash: asyncio.Event = asyncio.Event()
+        self.answered = 0
+        self.on_answered: Callable[[int], None] = lambda _: None
         self._numbers = itertools.count(1)
         self._replies: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._control: asyncio.StreamWriter | None = None
@@ -85,6 +86,11 @@ class Manager:
         """Send a message to the scheduler. It is kept in memory while the scheduler is stopped."""
         if self._control is not None and not self._control.is_closing():
             self._control.write(json.dumps(message).encode() + b"\n")
+
+    def load_ended(self, code: int) -> None:
+        """Note that loading is over: 0, or the exit code it failed with."""
+        if not self.loaded.done():
+            self.loaded.set_result(code)
 
     async def ask(self) -> dict[str, Any]:
         """Return the scheduler's state; waits for ever when the scheduler hangs, as SGLang does."""
@@ -131,8 +137,8 @@ class Manager:
                 self.stage.set()
             elif kind == "ready":
                 self.ready.set()
-            elif kind == "failed" and not self.failed.done():
-                self.failed.set_result(rest[0])
+            elif kind == "failed":
+                self.load_ended(rest[0])
             elif kind == "reply" and (waiting := self._replies.get(rest[0])):
                 waiting.set_result(rest[1])
 
@@ -151,7 +157,8 @@ class Manager:
         if piece.count:
             if request.last is None:
                 self.metrics.first_token(now - request.began, request.stream)
-                self._count()
+                self.answered += 1
+                self.on_answered(self.answered)
             else:
                 self.metrics.next_tokens(now - request.last, piece.count)
             request.last = now
@@ -163,15 +170,3 @@ class Manager:
                 stream=request.stream,
             )  # fmt: skip
         request.pieces.put_nowait(piece)
-
-    def _count(self) -> None:
-        """Count a request that has got its first token; some faults wait for the nth."""
-        self.counted += 1
-        if (count := self.faults.count("crash_after")) is not None and self.counted >= count:
-            self.crash.set()
-        if (count := self.faults.count("hang_after")) is not None and self.counted >= count:
-            self.hang()
-
-    def hang(self) -> None:
-        """Have the scheduler stop making progress while everything else goes on."""
-        self.tell("fault", "hang")

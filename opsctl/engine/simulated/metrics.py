@@ -37,6 +37,7 @@ class Metrics:
 
     def __init__(self, options: Options, reader: Reader) -> None:
         self._registry = CollectorRegistry()
+        self._speculating = options.speculating
         # `simulated_by` is ours alone: it keeps these numbers from passing for an engine's.
         labels = {
             "model_name": options.served_model_name,
@@ -98,7 +99,8 @@ class Metrics:
         self._prompt.labels(*labels).inc(prompt)
         self._generation.labels(*labels).inc(generated)
         self._requests.labels(*labels).inc()
-        self._verify.inc(steps)
+        if self._speculating:
+            self._verify.inc(max(0, steps - 1))  # the first token comes out of the prefill
         self._whole.labels(*labels).observe(seconds)
 
     def aborted(self) -> None:

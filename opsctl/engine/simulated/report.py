@@ -101,7 +101,7 @@ class Report:
             "utilization": 0.0,
             "total_prefill_uncached_tokens": totals.prefill_tokens,
             "total_prefill_busy_us": int(totals.prefill_seconds * 1e6),
-            "decode_moments": None,
+            "decode_moments": list(totals.moments) if totals.decode_steps else None,
         }
         load["memory"] = {
             "weight_gb": 68.4,
@@ -115,8 +115,13 @@ class Report:
                 "accept_length": round(length, 4),
                 "accept_rate": round(self._rate(length), 4),
             }
-        load["disaggregation"] = {"mode": "null"}
-        load["queues"] = {"waiting": len(core.waiting), "grammar": 0, "paused": 0, "retracted": 0}
+        load["queues"] = {
+            "waiting": len(core.waiting),
+            "grammar": 0,
+            "paused": 0,
+            "retracted": 0,
+            "prealloc_ready": 0,
+        }
         return load
 
     def _rate(self, accept_length: float) -> float:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-_CLASS = re.compile(r"\A\s*\[class:(\w+)\]")
+_CLASS = re.compile(r"^\s*\[class:(\w+)\]", re.MULTILINE)
 
 
 def text(first: int, count: int) -> str:
@@ -33,14 +33,14 @@ class Reading:
 
 
 def read(prompt: str, accept_lengths: Mapping[str, float], seed: int) -> Reading:
-    """Classify a prompt: by its prefix `[class:NAME]`, else by its hash.
+    """Classify a prompt: by the first of its lines that begins with `[class:NAME]`, else by hash.
 
     The natural length, 64 to 512 tokens, is where the model would stop by itself.
     """
     digest = hashlib.blake2b(f"{seed}\0{prompt}".encode("utf-8", "replace"), digest_size=16)
     number = int.from_bytes(digest.digest())
     kinds = sorted(accept_lengths)
-    named = _CLASS.match(prompt)
+    named = _CLASS.search(prompt)
     kind = named[1] if named and named[1] in accept_lengths else kinds[number % len(kinds)]
     return Reading(
         kind=kind,
