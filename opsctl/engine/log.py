@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import contextlib
 import os
 import shutil
@@ -34,6 +35,7 @@ class EngineLog:
         self.path = path
         self._offset = offset
         self._inode: int | None = None
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._partial = ""
         self._skipping = False
         self._tail: deque[str] = deque(maxlen=keep_lines)
@@ -62,7 +64,7 @@ class EngineLog:
             data = self._read()
         except OSError:
             return []
-        lines = self._split(data.decode(errors="replace"))
+        lines = self._split(self._decoder.decode(data))
         self._tail.extend(lines)
         self.rotate_if_large()
         return lines
@@ -101,7 +103,8 @@ class EngineLog:
             replaced = self._inode not in (None, status.st_ino)
             if replaced or status.st_size < self._offset:  # another file, or truncated
                 self._offset = 0
-                self._partial = ""
+                self._decoder.reset()
+                self._partial, self._skipping = "", False
             self._inode = status.st_ino
             file.seek(self._offset)
             data = file.read(_CHUNK)

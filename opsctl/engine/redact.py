@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-_SECRET_NAME = re.compile(r"(api_?key|admin_?api|token$|_token_|secret|password|^ssl_|^hf_)", re.I)
-_NOT_SECRET = re.compile(r"(num|max|total|min|page|per|stop|pad|eos|bos|image|draft)_.*token", re.I)
+_SECRET_NAME = re.compile(
+    r"(api_?keys?|token|key|keyfile|secret|secrets|password|passwd|credentials?)$"
+    r"|secret|password|api_?key|^ssl_|^hf_",
+    re.IGNORECASE,
+)
 _DROPPED = frozenset({"env", "envs", "environ", "environment", "env_vars", "launch_command"})
 
 
@@ -27,4 +30,4 @@ def _clean(key: str, value: object) -> object:
 
 def is_secret(name: str) -> bool:
     """Whether a field of this name holds something that must not be shown."""
-    return bool(_SECRET_NAME.search(name)) and not _NOT_SECRET.search(name)
+    return bool(_SECRET_NAME.search(name))
