@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+PERMANENT = frozenset({"bad_flags", "bad_model"})
+"""Kinds of failure that a second try cannot cure: quarantined at once."""
+
 
 @dataclass(frozen=True)
 class RestartRules:
@@ -30,11 +33,11 @@ class Failures:
     quarantine: Mapping[str, float] = field(default_factory=dict)
     """Until when a profile is not started unasked."""
 
-    def counted(self, profile: str, rules: RestartRules, now: float) -> Failures:
-        """With one more failure of `profile` at `now`."""
+    def counted(self, profile: str, kind: str, rules: RestartRules, now: float) -> Failures:
+        """With one more failure of `profile` at `now`; `kind` is a word of `PERMANENT` or not."""
         streak = self.streaks.get(profile, 0) + 1
         quarantine = dict(self.quarantine)
-        if streak >= rules.quarantine_after:
+        if streak >= rules.quarantine_after or kind in PERMANENT:
             quarantine[profile] = now + rules.quarantine_for
         times = (*(t for t in self.times if t > now - rules.budget_window), now)
         return Failures(times, {**self.streaks, profile: streak}, quarantine)

@@ -20,9 +20,9 @@ from opsctl.serve.automation import Automation
 from opsctl.serve.control import Control
 from opsctl.serve.gateway import Gateway
 from opsctl.serve.inputs import Begin, StopAsked
-from opsctl.serve.lifecycle import State
 from opsctl.serve.places import Places
 from opsctl.serve.remembered import Remembered
+from opsctl.serve.state import State
 from opsctl.serve.status import status
 from opsctl.serve.supervisor import Supervisor
 from opsctl.system.cgroup import writable_parent

@@ -19,8 +19,7 @@ failing is quarantined; when nothing works, back off, then give up.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import singledispatch
 
 from opsctl.serve.effects import (
@@ -34,7 +33,6 @@ from opsctl.serve.effects import (
     Start,
     StopEngine,
 )
-from opsctl.serve.failures import Failures, RestartRules
 from opsctl.serve.inputs import (
     Adopted,
     Begin,
@@ -51,73 +49,11 @@ from opsctl.serve.inputs import (
     Tick,
     UndrainAsked,
 )
-from opsctl.serve.phases import Phase
+from opsctl.serve.state import Phase, Rules, State, Switching
 
 GAVE_UP = 69
 NOT_RELEASED = 4
 MAX_RELEASE_TRIES = 3
-
-
-@dataclass(frozen=True)
-class Rules:
-    """What the configuration says about the life of the engine."""
-
-    restart: RestartRules
-    drain: Callable[[str], float]
-    cut_on_drain_timeout: bool = False
-    fallbacks: tuple[str, ...] = ()
-    """Profiles that may be started unasked when the wanted one fails, best first."""
-
-
-@dataclass(frozen=True)
-class Switching:
-    """A switch under way, and when each part of it was done (monotonic seconds)."""
-
-    source: str
-    target: str
-    by: str
-    begun: float
-    drained: float | None = None
-    released: float | None = None
-
-    def took(self, now: float) -> dict[str, float]:
-        """Seconds of the whole switch and of its parts, ending `now`."""
-        drained = self.begun if self.drained is None else self.drained
-        released = drained if self.released is None else self.released
-        parts = {"drain_s": drained - self.begun, "stop_s": released - drained}
-        parts |= {"start_s": now - released, "seconds": now - self.begun}
-        return {name: round(value, 3) for name, value in parts.items()}
-
-
-@dataclass(frozen=True)
-class State:
-    """Everything the next step depends on."""
-
-    phase: Phase = Phase.STOPPED
-    since: float = 0.0
-    reason: str = "not started"
-    generation: int = 0
-    profile: str = ""
-    """Profile of the engine that exists, or of the one about to be started."""
-    switching: Switching | None = None
-    """The switch under way."""
-    last_good: str | None = None
-    """Profile that was ready last."""
-    ready_at: float | None = None
-    until: float | None = None
-    """When the phase runs out: drain deadline, end of the backoff."""
-    stopping_for_good: bool = False
-    drain_asked: bool = False
-    switches: int = 0
-    switch_times: tuple[float, ...] = ()
-    release_tries: int = 0
-    failures: Failures = field(default_factory=Failures)
-    exit_code: int | None = None
-
-    @property
-    def target(self) -> str | None:
-        """Where a switch is going; None when none is under way."""
-        return None if self.switching is None else self.switching.target
 
 
 Step = tuple[State, tuple[Effect, ...]]
@@ -177,7 +113,7 @@ def _ready(event: Ready, state: State, now: float, rules: Rules) -> Step:
 def _start_failed(event: StartFailed, state: State, now: float, rules: Rules) -> Step:
     if state.phase is not Phase.STARTING:
         return state, ()
-    state = _count_failure(state, now, rules)
+    state = _count_failure(state, event.kind, now, rules)
     record = Record("start_failed", profile=state.profile, kind=event.kind, why=event.why)
     return _stop(state, now, f"{state.profile} did not start: {event.why}", True, record)
 
@@ -190,7 +126,7 @@ def _engine_lost(event: EngineLost, state: State, now: float, rules: Rules) -> S
     failures = state.failures
     if served_for >= rules.restart.stable_after:
         failures = failures.recovered(state.profile)
-    state = _count_failure(replace(state, failures=failures), now, rules)
+    state = _count_failure(replace(state, failures=failures), event.kind, now, rules)
     record = Record("engine_lost", profile=state.profile, kind=event.kind, why=event.why)
     close = CloseGate(f"engine lost: {event.kind}", admit=_admits(state))
     after, effects = _stop(state, now, f"engine lost: {event.why}", True, record)
@@ -381,8 +317,9 @@ def _recover(state: State, now: float, rules: Rules) -> Step:
     return replace(state, until=now + wait), (*records, backoff)
 
 
-def _count_failure(state: State, now: float, rules: Rules) -> State:
-    return replace(state, failures=state.failures.counted(state.profile, rules.restart, now))
+def _count_failure(state: State, kind: str, now: float, rules: Rules) -> State:
+    failures = state.failures.counted(state.profile, kind, rules.restart, now)
+    return replace(state, failures=failures)
 
 
 def _start(state: State, now: float, why: str) -> Step:

@@ -14,7 +14,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from opsctl.serve.failures import Failures
-from opsctl.serve.lifecycle import State
+from opsctl.serve.state import State
 from opsctl.system.files import write_atomic
 
 SCHEMA = "opsctl/state/v1"

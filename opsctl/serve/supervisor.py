@@ -26,8 +26,8 @@ from opsctl.serve.gateway import Gateway
 from opsctl.serve.inputs import Adopted, EngineLost, Event, Idle, SwitchAsked, Tick
 from opsctl.serve.keeper import Keeper
 from opsctl.serve.notify import Notifier
-from opsctl.serve.phases import Phase
 from opsctl.serve.places import Places
+from opsctl.serve.state import Phase, Rules, State
 from opsctl.serve.watch import EngineWatch, Look
 from opsctl.system.cgroup import Cgroup
 from opsctl.system.procfs import boot_id
@@ -47,7 +47,7 @@ class Supervisor:
         journal: Journal,
         gateway: Gateway,
         automation: Automation,
-        state: lifecycle.State,
+        state: State,
         cgroup_parent: Cgroup | None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -106,7 +106,7 @@ class Supervisor:
         """Return after the next change of state."""
         await self._changed.wait()
 
-    def rules(self) -> lifecycle.Rules:
+    def rules(self) -> Rules:
         """The rules of the configuration as it is now."""
         return rules(self.config)
 
@@ -237,7 +237,7 @@ class Supervisor:
         except OSError as error:
             self.record("state_not_saved", why=str(error))
 
-    def _tell_systemd(self, before: lifecycle.State) -> None:
+    def _tell_systemd(self, before: State) -> None:
         state = self.state
         if state.phase == before.phase and state.reason == before.reason:
             return
@@ -257,11 +257,11 @@ def _engine_notes(engine: RunningEngine, config: Config) -> list[str]:
     return []
 
 
-def rules(config: Config) -> lifecycle.Rules:
+def rules(config: Config) -> Rules:
     """The state machine's rules, from the configuration."""
     restart, auto = config.serve.restart, config.auto_spec
     named = (config.serve.profile, auto.baseline, auto.speculative)
-    return lifecycle.Rules(
+    return Rules(
         restart=RestartRules(
             backoff_first=restart.backoff_first,
             backoff_max=restart.backoff_max,

@@ -1,0 +1,92 @@
+"""Where serving stands: everything the next step of the lifecycle depends on. Pure data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from opsctl.serve.failures import Failures, RestartRules
+
+
+class Phase(StrEnum):
+    """One word that `opsctl status` shows as `state`."""
+
+    STARTING = "starting"
+    """An engine is being started; the gate is closed, requests wait."""
+    SERVING = "serving"
+    """The gate is open."""
+    DRAINING = "draining"
+    """The gate is closed; requests in flight finish."""
+    DRAINED = "drained"
+    """The operator's drain is complete; the engine is up, nothing reaches it."""
+    STOPPING = "stopping"
+    """The engine is being ended and its release observed."""
+    BACKOFF = "backoff"
+    """No engine; the next start waits."""
+    STOPPED = "stopped"
+    """Ended because somebody asked for it."""
+    FAILED = "failed"
+    """Ended because it could not go on."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What the configuration says about the life of the engine."""
+
+    restart: RestartRules
+    drain: Callable[[str], float]
+    cut_on_drain_timeout: bool = False
+    fallbacks: tuple[str, ...] = ()
+    """Profiles that may be started unasked when the wanted one fails, best first."""
+
+
+@dataclass(frozen=True)
+class Switching:
+    """A switch under way, and when each part of it was done (monotonic seconds)."""
+
+    source: str
+    target: str
+    by: str
+    begun: float
+    drained: float | None = None
+    released: float | None = None
+
+    def took(self, now: float) -> dict[str, float]:
+        """Seconds of the whole switch and of its parts, ending `now`."""
+        drained = self.begun if self.drained is None else self.drained
+        released = drained if self.released is None else self.released
+        parts = {"drain_s": drained - self.begun, "stop_s": released - drained}
+        parts |= {"start_s": now - released, "seconds": now - self.begun}
+        return {name: round(value, 3) for name, value in parts.items()}
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything the next step depends on."""
+
+    phase: Phase = Phase.STOPPED
+    since: float = 0.0
+    reason: str = "not started"
+    generation: int = 0
+    profile: str = ""
+    """Profile of the engine that exists, or of the one about to be started."""
+    switching: Switching | None = None
+    """The switch under way."""
+    last_good: str | None = None
+    """Profile that was ready last."""
+    ready_at: float | None = None
+    until: float | None = None
+    """When the phase runs out: drain deadline, end of the backoff."""
+    stopping_for_good: bool = False
+    drain_asked: bool = False
+    switches: int = 0
+    switch_times: tuple[float, ...] = ()
+    release_tries: int = 0
+    failures: Failures = field(default_factory=Failures)
+    exit_code: int | None = None
+
+    @property
+    def target(self) -> str | None:
+        """Where a switch is going; None when none is under way."""
+        return None if self.switching is None else self.switching.target
