@@ -1,4 +1,4 @@
-"""Resolving `extends` between launch profiles, and the flags' names on the way."""
+"""Launch profiles in the tree: one name per flag, and `extends` resolved."""
 
 from __future__ import annotations
 
@@ -19,15 +19,10 @@ def resolve_profiles(root: Table, problems: list[Problem]) -> Table:
     profiles = root.get("profiles")
     if not isinstance(profiles, Table):
         return root
-    named = {
-        name: Entry(entry.key, _flags_by_name(name, entry.node, problems))
-        for name, entry in profiles.entries.items()
-    }
+    named = profiles.entries
     resolver = _Resolver(named, problems)
     resolved = {name: Entry(named[name].key, resolver.resolve(name, ())) for name in named}
-    entries = dict(root.entries)
-    entries["profiles"] = Entry(entries["profiles"].key, Table(resolved, profiles.origin))
-    return Table(entries, root.origin)
+    return _with(root, "profiles", Table(resolved, profiles.origin))
 
 
 class _Resolver:
@@ -71,7 +66,22 @@ def _without_extends(node: Node) -> Node:
     return Table(kept, node.origin)
 
 
-def _flags_by_name(name: str, profile: Node, problems: list[Problem]) -> Node:
+def flags_by_name(root: Table, problems: list[Problem]) -> Table:
+    """One file's tree with every flag under the name SGLang prints; refused ones are left out.
+
+    Done before anything is merged, so that `tp_size` in one file overrides `tp-size` in another.
+    """
+    profiles = root.get("profiles")
+    if not isinstance(profiles, Table):
+        return root
+    renamed = {
+        name: Entry(entry.key, _renamed(name, entry.node, problems))
+        for name, entry in profiles.entries.items()
+    }
+    return _with(root, "profiles", Table(renamed, profiles.origin))
+
+
+def _renamed(name: str, profile: Node, problems: list[Problem]) -> Node:
     flags = profile.get("flags") if isinstance(profile, Table) else None
     if not isinstance(profile, Table) or not isinstance(flags, Table):
         return profile
@@ -86,9 +96,11 @@ def _flags_by_name(name: str, profile: Node, problems: list[Problem]) -> Node:
             problems.append(entry.key.problem(key, f"the same flag as in line {line}"))
         else:
             renamed[canonical(written)] = entry
-    entries = dict(profile.entries)
-    entries["flags"] = Entry(entries["flags"].key, Table(renamed, flags.origin))
-    return Table(entries, profile.origin)
+    return _with(profile, "flags", Table(renamed, flags.origin))
+
+
+def _with(table: Table, key: str, node: Node) -> Table:
+    return Table({**table.entries, key: Entry(table.entries[key].key, node)}, table.origin)
 
 
 def suggestion(word: str, known: object) -> str:

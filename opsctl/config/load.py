@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from opsctl.config.extends import resolve_profiles
+from opsctl.config.extends import flags_by_name, resolve_profiles
 from opsctl.config.merge import merge
 from opsctl.config.rules import apply_rules, with_single_profile
 from opsctl.config.schema import Config
-from opsctl.config.tree import MAX_BYTES, Node, Origin, Table, parse
+from opsctl.config.tree import LINES, MAX_BYTES, Node, Origin, Table, parse
 from opsctl.config.validate import validate
 from opsctl.errors import ConfigError, Problem
 
@@ -69,7 +69,7 @@ def _read(path: Path, problems: list[Problem]) -> str:
     except UnicodeDecodeError as error:
         if len(raw) > MAX_BYTES:
             return raw.decode("utf-8-sig", errors="replace")
-        before = raw[: error.start].decode("utf-8-sig").split("\n")
+        before = LINES.split(raw[: error.start].decode("utf-8-sig"))
         what = f"byte 0x{raw[error.start]:02x} is not UTF-8"
         problems.append(Problem(str(path), len(before), len(before[-1]) + 1, "", what))
         return ""
@@ -85,7 +85,7 @@ def _load(
     for name, text in texts:
         tree, wrong = parse(text, name, environment)
         problems += wrong
-        root = merge(root, tree)
+        root = merge(root, flags_by_name(tree, problems))
     assert isinstance(root, Table)  # noqa: S101 - parse returns tables only
     # Without its file, half a tree would only yield problems that follow from the first one.
     if problems and not root.entries:

@@ -198,8 +198,8 @@ class LaunchProfile(Model):
 class Hold(Model):
     """Bounds of what the gateway holds while no engine serves; beyond it clients get 503."""
 
-    requests: Annotated[int, Field(ge=0)] = 1000
-    bytes: Size = 256 * 2**20
+    requests: Annotated[int, Field(ge=0)] = Field(1000, description="Requests held at once.")
+    bytes: Size = Field(256 * 2**20, description="Bytes of request bodies held at once.")
     time: Duration = Field(2400.0, description="The longest a request may wait for an engine.")
 
 
@@ -229,16 +229,18 @@ class HealthConfig(Model):
 class RestartConfig(Model):
     """What happens after crashes, hangs and failed starts."""
 
-    backoff_first: Duration = 1.0
-    backoff_max: Duration = 60.0
+    backoff_first: Duration = Field(
+        1.0, description="Wait before the first restart; it doubles with each failure."
+    )
+    backoff_max: Duration = Field(60.0, description="The longest wait before a restart.")
     quarantine_after: Annotated[int, Field(ge=1)] = Field(
         2, description="Failures of one profile in a row that put it in quarantine."
     )
-    quarantine_for: Duration = 3600.0
+    quarantine_for: Duration = Field(3600.0, description="How long quarantine lasts.")
     budget: Annotated[int, Field(ge=1)] = Field(
         6, description="Failures within `budget_window` after which opsctl gives up (exit 69)."
     )
-    budget_window: Duration = 900.0
+    budget_window: Duration = Field(900.0, description="Span in which failures are counted.")
 
 
 class ServeConfig(Model):
@@ -261,22 +263,30 @@ class ServeConfig(Model):
 class SustainedLoad(Model):
     """High and low water marks on running + queued requests, each to be held for a time."""
 
-    high: Annotated[float, Field(gt=0)] = 8
-    high_for: Duration = 30.0
-    low: Annotated[float, Field(ge=0)] = 3
-    low_for: Duration = 60.0
+    high: Annotated[float, Field(gt=0)] = Field(
+        8, description="Load from which on the baseline profile is wanted."
+    )
+    high_for: Duration = Field(30.0, description="How long load must stay at or above `high`.")
+    low: Annotated[float, Field(ge=0)] = Field(
+        3, description="Load up to which the speculative profile is wanted."
+    )
+    low_for: Duration = Field(60.0, description="How long load must stay at or below `low`.")
 
 
 class AutoSpecConfig(Model):
     """The watchdog that switches between a speculative and a baseline profile."""
 
-    policy: Literal["sustained_load"] = "sustained_load"
+    policy: Literal["sustained_load"] = Field(
+        "sustained_load", description="How the watchdog decides."
+    )
     speculative: str = Field("", description="Profile for low load.")
     baseline: str = Field("", description="Profile for high load.")
     sustained_load: SustainedLoad = Field(default_factory=SustainedLoad)
     observe: bool = Field(False, description="Decide and record, but do not switch.")
     dwell: Duration = Field(300.0, description="Least time from ready to the next switch.")
-    switches_per_hour: Annotated[int, Field(ge=0)] = 6
+    switches_per_hour: Annotated[int, Field(ge=0)] = Field(
+        6, description="Most automatic switches within any hour."
+    )
 
 
 class Config(Model):

@@ -21,5 +21,6 @@ def state_dir(explicit: str | None, config: Config | None, environment: Mapping[
         return Path(chosen).expanduser().absolute()
     if os.geteuid() == 0:
         return Path("/var/lib/opsctl")
-    base = environment.get("XDG_STATE_HOME")
-    return (Path(base) if base else Path.home() / ".local/state").absolute() / "opsctl"
+    home = Path(environment.get("HOME") or Path.home())
+    base = environment.get("XDG_STATE_HOME") or home / ".local/state"
+    return Path(base).absolute() / "opsctl"

@@ -25,7 +25,7 @@ MAX_NODES = 20_000
 QUOTED = ("'", '"', "|", ">")
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_LINES = re.compile(r"\r\n|\r|\n")
+LINES = re.compile(r"\r\n|\r|\n")
 # YAML 1.1 ends lines at these, editors do not: positions would be off.
 _ODD_BREAKS = re.compile("[\x85\u2028\u2029]")
 
@@ -115,7 +115,7 @@ class _Reader:
     count: int = 0
 
     def __post_init__(self) -> None:
-        self.lines = _LINES.split(self.text)
+        self.lines = LINES.split(self.text)
         self.events: Iterator[Any] = iter(())
 
     def report(self, origin: Origin, key: str, what: str) -> None:
@@ -131,7 +131,7 @@ class _Reader:
         return Origin(self.name, line + 1, min(column, len(self.lines[line])) + 1)
 
     def at_index(self, index: int) -> Origin:
-        before = _LINES.split(self.text[:index])
+        before = LINES.split(self.text[:index])
         return self.at(len(before) - 1, len(before[-1]))
 
     def document(self) -> Node | None:

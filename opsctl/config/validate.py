@@ -49,8 +49,8 @@ def _problems(root: Table, errors: list[ErrorDetails]) -> list[Problem]:
         path, entry_key, node = _find(root, error["loc"])
         if path in found:
             continue  # the other branches of a union say nothing new
-        unknown = error["type"] == "extra_forbidden"
-        origin = entry_key if unknown and entry_key is not None else node.origin
+        about_key = error["type"] == "extra_forbidden" or "[key]" in error["loc"]
+        origin = entry_key if about_key and entry_key is not None else node.origin
         found[path] = origin.problem(".".join(path), _words(error, path, node))
     return list(found.values())
 
@@ -152,6 +152,7 @@ _WORDS: Mapping[str, Callable[[Mapping[str, Any], tuple[str, ...], Node], str]] 
     "model_attributes_type": _MAPPING,
     "mapping_type": _MAPPING,
     "dict_type": _MAPPING,
+    "tuple_type": _must_be("a list"),
     "literal_error": _choice,
     "greater_than": _bound("more than", "gt"),
     "greater_than_equal": _bound("at least", "ge"),
