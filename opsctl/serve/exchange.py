@@ -17,7 +17,13 @@ from multidict import CIMultiDict
 
 from opsctl.config.schema import GatewayConfig
 from opsctl.serve.body import Body, BodyError
-from opsctl.serve.forward import NoAnswerError, TruncatedError, forward, upstream_headers
+from opsctl.serve.forward import (
+    BadAnswerError,
+    NoAnswerError,
+    TruncatedError,
+    forward,
+    upstream_headers,
+)
 from opsctl.serve.gate import Engine, Refusal
 from opsctl.serve.reply import Reply, error_body
 from opsctl.serve.traffic import Traffic
@@ -213,6 +219,8 @@ class Exchange:
             )
         except NoAnswerError as failure:
             return failure
+        except BadAnswerError as error:
+            raise _bad_gateway("The engine's answer is not HTTP.") from error
         except TruncatedError as error:
             self._end("The engine died before the answer was complete.")
             raise _EndedError from error

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from aiohttp import (
-    ClientConnectionError,
     ClientConnectorError,
     ClientError,
+    ClientPayloadError,
     ClientResponse,
+    ClientResponseError,
     ClientSession,
     ClientTimeout,
     ConnectionTimeoutError,
@@ -23,7 +24,7 @@ from yarl import URL
 
 from opsctl.serve.body import Body
 from opsctl.serve.gate import Refusal
-from opsctl.serve.headers import end_to_end, forwarded
+from opsctl.serve.headers import end_to_end, forwarded, is_event_stream
 from opsctl.serve.reply import Reply, error_body
 
 READ_BUFFER = 2**18
@@ -44,6 +45,10 @@ class NoAnswerError(Exception):
         super().__init__(why)
         self.why = why
         self.sent = sent
+
+
+class BadAnswerError(Exception):
+    """What the engine answered is not HTTP; trying again would not make it so."""
 
 
 class TruncatedError(Exception):
@@ -92,10 +97,15 @@ def upstream_headers(request: BaseRequest, *, drop: frozenset[bytes]) -> CIMulti
     """Return the headers the engine gets. The client's Host stays, so that redirects fit."""
     headers = end_to_end(request.raw_headers, drop=drop | _HANDLED)
     headers = forwarded(headers, peer=request.remote, scheme=request.scheme)
-    return CIMultiDict(
-        (name.decode("latin-1"), value.decode("utf-8", "surrogateescape"))
-        for name, value in headers
-    )
+    return CIMultiDict((name.decode("latin-1"), _text(value)) for name, value in headers)
+
+
+def _text(value: bytes) -> str:
+    # The HTTP client writes UTF-8 and nothing else; it would drop bytes that are none.
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
 
 
 async def forward(
@@ -112,6 +122,7 @@ async def forward(
 
     Raises:
         NoAnswerError: nothing of an answer reached the client.
+        BadAnswerError: the answer is not HTTP.
         TruncatedError: the answer broke off.
     """
     try:
@@ -124,8 +135,10 @@ async def forward(
         )
     except (ClientConnectorError, ConnectionTimeoutError) as error:
         raise NoAnswerError("the engine does not accept connections", sent=False) from error
+    except (ClientResponseError, ClientPayloadError) as error:
+        raise BadAnswerError from error
     except (ClientError, OSError, TimeoutError) as error:
-        raise NoAnswerError(type(error).__name__, sent=True) from error
+        raise NoAnswerError(_why(error), sent=True) from error
     try:
         await _relay(response, reply, progress)
     finally:
@@ -134,48 +147,52 @@ async def forward(
 
 
 async def _relay(response: ClientResponse, reply: Reply, progress: Callable[[], None]) -> None:
-    if reply.started:  # heartbeats went out: the status line is gone
-        if response.status != 200 or response.content_type != "text/event-stream":
-            await _report(response, reply)
-            return
-        head = b""
-    else:
-        head = b"?"
-    read = response.content.readany
-    first = True
+    # After heartbeats the client has a 200 and an event stream: only that can follow.
+    late = reply.started
+    if late and not (response.status == 200 and is_event_stream(response.content_type)):
+        await _report(response, reply)
+        return
+    read, write = response.content.readany, reply.write
     try:
-        while chunk := await read():
-            progress()
-            if first:
-                first = False
-                reply.answered()
-                if head:
-                    head = reply.start(
-                        response.status, response.reason, end_to_end(response.raw_headers)
-                    )
-                reply.write(chunk, head)
-            else:
-                reply.write(chunk)
-            await reply.drain()
+        chunk = await read()
+        progress()
     except (ClientError, OSError) as error:
-        if first:
-            raise NoAnswerError(type(error).__name__, sent=True) from error
-        if not reply.complete:
-            raise TruncatedError(type(error).__name__) from error
-    if first and head:
-        reply.answered()
-        head = reply.start(response.status, response.reason, end_to_end(response.raw_headers))
+        raise NoAnswerError(_why(error), sent=True) from error
+    head = b""
+    if not late:
+        headers = end_to_end(response.raw_headers)
+        head = reply.start(response.status, response.reason, headers)
+    reply.answered()
+    if not chunk:
         reply.finish(head)
-    else:
-        reply.finish()
+        return
+    write(chunk, head)
+    try:
+        while True:
+            if reply.slow:
+                await reply.drain()
+            chunk = await read()
+            if not chunk:
+                break
+            progress()
+            write(chunk)
+    except (ClientError, OSError) as error:
+        if not reply.complete:
+            raise TruncatedError(_why(error)) from error
+    reply.finish()
+
+
+def _why(error: Exception) -> str:
+    # Not its text: that may quote what was sent.
+    return type(error).__name__
 
 
 async def _report(response: ClientResponse, reply: Reply) -> None:
     """Pass an engine's error on as an SSE event, because the client already has a 200."""
     try:
         text = await response.content.read(_ERROR_LIMIT)
-    except (ClientConnectionError, ClientError, OSError) as error:
-        raise NoAnswerError(type(error).__name__, sent=True) from error
+    except (ClientError, OSError) as error:
+        raise NoAnswerError(_why(error), sent=True) from error
     with suppress(ValueError):
         text = _as_error(text)
     message = f"The engine answered {response.status}."

@@ -26,6 +26,7 @@ _HEALTH_PATHS = ("/health", "/ready", "/ping")
 _MAX_HEAD = 2**15
 _STOP_GRACE = 2.0
 _UNAUTHORISED = Refusal(401, "invalid_api_key", "Send the API key as `Authorization: Bearer KEY`.")
+_NO_TUNNEL = Refusal(405, "method_not_allowed", "The gateway opens no tunnels.")
 _INTERNAL = Refusal(500, "gateway_error", "The gateway failed; its journal has the reason.")
 # aiohttp logs requests it cannot parse with their content, which may be a prompt or a key.
 _SILENT = logging.Logger("opsctl.gateway.protocol", level=logging.CRITICAL + 1)
@@ -176,7 +177,8 @@ class Gateway:
     async def _handle(self, request: BaseRequest) -> StreamResponse:
         reply = Reply(request)
         try:
-            page = own.PAGES.get(request.path) if request.method in ("GET", "HEAD") else None
+            path = request.raw_path.partition("?")[0]
+            page = own.PAGES.get(path) if request.method in ("GET", "HEAD") else None
             if page:
                 reply.answer(*await page(self))
                 return reply.sent
@@ -184,8 +186,11 @@ class Gateway:
                 self.traffic.outcomes["rejected"] += 1
                 reply.refuse(_UNAUTHORISED)
                 return reply.sent
+            if request.method == "CONNECT":
+                reply.refuse(_NO_TUNNEL)
+                return reply.sent
             assert self._floor is not None  # noqa: S101
-            patient = not request.path.startswith(_HEALTH_PATHS)
+            patient = not path.startswith(_HEALTH_PATHS)
             return await Exchange(self._floor, request, reply, patient=patient).run()
         except Exception as error:
             # The text of an unforeseen error may quote the request.

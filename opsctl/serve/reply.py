@@ -126,10 +126,14 @@ class Reply:
         else:
             self._tail = (self._tail + chunk)[-_TAIL:]
 
+    @property
+    def slow(self) -> bool:
+        """Whether the client has to read before more should be sent."""
+        return self._protocol.writing_paused
+
     async def drain(self) -> None:
-        """Wait until the client has read enough; returns at once when it keeps up."""
-        if self._protocol.writing_paused:
-            await self._request.writer.drain()
+        """Wait until the client has read enough."""
+        await self._request.writer.drain()
 
     def finish(self, head: bytes = b"") -> None:
         """End the response properly; `head` when there was no body at all."""

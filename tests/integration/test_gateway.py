@@ -1,144 +1,17 @@
-"""The gateway on real sockets, in front of small upstreams that behave well or badly."""
+"""Nothing gets lost: holding, order, retry, and how an answer that breaks off ends."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
 from aiohttp import web
 
-from opsctl.config.schema import GatewayConfig, Hold
-from opsctl.serve.gateway import Gateway
-
-Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
-DEADLINE = 10.0
-STREAM = {"model": "m", "stream": True}
-
-
-class Upstream:
-    """A stand-in engine: one handler on a loopback port, and what it was asked."""
-
-    def __init__(self, handler: Handler) -> None:
-        self.handler = handler
-        self.requests = 0
-        self.cancelled = 0
-        self.url = ""
-        self._server: asyncio.Server | None = None
-        self._web: web.Server | None = None
-
-    async def start(self, port: int = 0) -> str:
-        self._web = web.Server(self._count, handler_cancellation=True, access_log=None)
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._web, "127.0.0.1", port)
-        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
-        return self.url
-
-    async def _count(self, request: web.BaseRequest) -> web.StreamResponse:
-        self.requests += 1
-        try:
-            return await self.handler(request)
-        except asyncio.CancelledError:
-            self.cancelled += 1
-            raise
-
-    async def die(self) -> None:
-        """Stop listening and reset every connection, as a killed process does."""
-        assert self._server and self._web
-        self._server.close()
-        for connection in self._web.connections:
-            if connection.transport:
-                connection.transport.abort()
-        self._web.pre_shutdown()
-        await self._web.shutdown(0)
-
-
-async def eventually(condition: Callable[[], bool], what: str) -> None:
-    async with asyncio.timeout(DEADLINE):
-        while not condition():
-            await asyncio.sleep(0.005)
-    assert condition(), what
-
-
-class Desk:
-    def __init__(self, gateway: Gateway, session: aiohttp.ClientSession) -> None:
-        self.gateway = gateway
-        self.session = session
-        self.events: list[tuple[str, dict[str, object]]] = []
-        self.upstreams: list[Upstream] = []
-
-    @property
-    def url(self) -> str:
-        return "http://{}:{}".format(*self.gateway.address)
-
-    async def upstream(self, handler: Handler) -> Upstream:
-        upstream = Upstream(handler)
-        await upstream.start()
-        self.upstreams.append(upstream)
-        return upstream
-
-    async def open(self, handler: Handler) -> Upstream:
-        upstream = await self.upstream(handler)
-        self.gateway.open(upstream.url)
-        return upstream
-
-    async def post(self, body: object = None, path: str = "/v1/completions") -> tuple[int, bytes]:
-        async with self.session.post(self.url + path, json=body or {}) as response:
-            return response.status, await response.read()
-
-    async def held(self, count: int = 1) -> None:
-        await eventually(lambda: self.gateway.counters.held == count, f"{count} held")
-
-    async def in_flight(self, count: int = 1) -> None:
-        await eventually(lambda: self.gateway.counters.in_flight == count, f"{count} in flight")
-
-
-@asynccontextmanager
-async def desk(api_key: str | None = None, **config: object) -> AsyncIterator[Desk]:
-    events: list[tuple[str, dict[str, object]]] = []
-    gateway = Gateway(
-        GatewayConfig(**config),
-        api_key=api_key,
-        record=lambda event, **facts: events.append((event, facts)),
-    )
-    await gateway.start("127.0.0.1:0")
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(DEADLINE)) as session:
-        built = Desk(gateway, session)
-        built.events = events
-        try:
-            yield built
-        finally:
-            await gateway.stop()
-            for upstream in built.upstreams:
-                await upstream.die()
-
-
-async def hello(request: web.BaseRequest) -> web.StreamResponse:
-    return web.json_response({"hello": request.path})
-
-
-def stream_of(count: int, *, cut_after: int | None = None, done: bool = True) -> Handler:
-    """Stream `count` events; reset the connection after `cut_after` of them."""
-
-    async def handler(request: web.BaseRequest) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        await response.prepare(request)
-        for number in range(count):
-            if number == cut_after:
-                await asyncio.sleep(0.02)
-                assert request.transport
-                request.transport.abort()
-                return response
-            await response.write(b'data: {"n": %d}\n\n' % number)
-            await asyncio.sleep(0)
-        if done:
-            await response.write(b"data: [DONE]\n\n")
-        return response
-
-    return handler
+from opsctl.config.schema import Hold
+from opsctl.serve import exchange
+from tests.support.gateway import SSE, STREAM, desk, eventually, hello, never, stream_of
 
 
 async def test_passes_a_request_to_the_open_engine_and_its_answer_back() -> None:
@@ -186,10 +59,6 @@ async def test_closing_for_good_turns_held_and_new_requests_away_with_retry_afte
 
 
 async def test_an_engine_that_dies_before_answering_costs_the_client_nothing() -> None:
-    async def never(request: web.BaseRequest) -> web.StreamResponse:
-        await asyncio.Event().wait()
-        raise AssertionError
-
     async with desk() as d:
         first = await d.open(never)
         waiting = asyncio.create_task(d.post())
@@ -230,3 +99,276 @@ async def test_hold_bounds_give_429_and_the_hold_time_503() -> None:
 async def test_the_engines_own_health_is_never_held(path: str) -> None:
     async with desk() as d, d.session.get(d.url + path) as response:
         assert response.status == 503
+
+
+async def test_an_event_broken_off_in_the_middle_is_closed_before_the_error_event() -> None:
+    async def half(request: web.BaseRequest) -> web.StreamResponse:
+        response = web.StreamResponse(headers=SSE)
+        await response.prepare(request)
+        await response.write(b'data: {"n": 0}\n\ndata: {"n"')
+        await asyncio.Event().wait()
+        return response
+
+    async with desk() as d:
+        await d.open(half)
+        async with d.session.post(d.url, json=STREAM) as response:
+            assert await response.content.readany() == b'data: {"n": 0}\n\ndata: {"n"'
+            d.gateway.close("switch")
+            assert d.gateway.cut("drain deadline") == 1
+            rest = await response.content.read()
+        assert rest.startswith(b"\n\ndata: ")
+        assert "drain deadline" in json.loads(rest.removeprefix(b"\n\ndata: "))["error"]["message"]
+        assert d.gateway.counters.cut_total == 1
+        assert d.gateway.counters.in_flight == 0
+
+
+async def test_a_stream_that_said_done_is_complete_even_if_the_engine_dies_then() -> None:
+    async def done_then_death(request: web.BaseRequest) -> web.StreamResponse:
+        response = web.StreamResponse(headers=SSE)
+        await response.prepare(request)
+        await response.write(b"data: [DONE]\n\n")
+        await asyncio.sleep(0.02)
+        assert request.transport
+        request.transport.abort()
+        return response
+
+    async with desk() as d:
+        await d.open(done_then_death)
+        assert await d.post(STREAM) == (200, b"data: [DONE]\n\n")
+        assert d.gateway.counters.completed_total == 1
+
+
+async def test_a_cut_sends_requests_without_an_answer_to_the_next_engine() -> None:
+    async with desk() as d:
+        await d.open(never)
+        waiting = asyncio.create_task(d.post())
+        await d.in_flight()
+        assert d.gateway.cut("hang") == 0  # while the gate is still open
+        await d.held()
+        await d.open(hello)
+        assert await waiting == (200, b'{"hello": "/v1/completions"}')
+        assert d.gateway.counters.cut_total == 0
+
+
+@pytest.mark.parametrize("framing", ["chunked", "length"])
+async def test_an_answer_that_is_no_event_stream_ends_visibly_when_broken_off(framing: str) -> None:
+    async def part(request: web.BaseRequest) -> web.StreamResponse:
+        response = web.StreamResponse()
+        if framing == "length":
+            response.content_length = 100
+        await response.prepare(request)
+        await response.write(b"{")
+        await asyncio.sleep(0.02)
+        assert request.transport
+        request.transport.abort()
+        return response
+
+    async with desk() as d:
+        await d.open(part)
+        with pytest.raises(aiohttp.ClientError):
+            await d.post()
+        assert d.gateway.counters.failed_total == 1
+
+
+async def test_a_connection_that_dies_before_the_first_body_byte_is_retried() -> None:
+    async def headers_only(request: web.BaseRequest) -> web.StreamResponse:
+        response = web.StreamResponse(headers=SSE)
+        await response.prepare(request)
+        await asyncio.Event().wait()
+        return response
+
+    async with desk() as d:
+        first = await d.open(headers_only)
+        waiting = asyncio.create_task(d.post(STREAM))
+        await eventually(lambda: first.requests == 1, "at the engine")
+        d.gateway.close("crash")
+        await first.die()
+        await d.held()
+        await d.open(stream_of(1))
+        assert await waiting == (200, b'data: {"n": 0}\n\ndata: [DONE]\n\n')
+
+
+async def test_a_stale_kept_alive_connection_is_replaced_at_once() -> None:
+    async def once(request: web.BaseRequest) -> web.StreamResponse:
+        seen = getattr(request.protocol, "_request_count", 0)
+        if seen > 1:
+            assert request.transport
+            request.transport.abort()
+        return await hello(request)
+
+    async with desk() as d:
+        await d.open(once)
+        for _ in range(3):
+            assert (await d.post())[0] == 200
+        assert d.gateway.counters.retried_total == 0  # the same engine: not a retry on the next
+
+
+async def test_a_request_that_kills_every_engine_ends_with_502_and_says_so() -> None:
+    async with desk(attempts=2) as d:
+        waiting = asyncio.create_task(d.post())
+        for life in (1, 2):
+            engine = await d.open(never)
+            await eventually(lambda engine=engine: engine.requests == 1, "at the engine")
+            d.gateway.close("crash")
+            await engine.die()
+            if life == 1:
+                await d.held()
+        status, body = await waiting
+        error = json.loads(body)["error"]
+        assert (status, error["code"]) == (502, "engine_failed")
+        assert "2 engines" in error["message"]
+
+
+async def test_an_engine_that_hangs_up_on_one_request_gives_502_without_spinning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(exchange, "_GRACE", 1.0)
+
+    async def hang_up(request: web.BaseRequest) -> web.StreamResponse:
+        assert request.transport
+        request.transport.abort()
+        return web.Response()
+
+    async with desk() as d:
+        engine = await d.open(hang_up)
+        status, body = await d.post()
+        assert (status, json.loads(body)["error"]["code"]) == (502, "engine_failed")
+        assert engine.requests <= 4
+
+
+async def test_a_refused_connection_waits_for_the_next_engine_without_spinning() -> None:
+    async with desk() as d:
+        engine = await d.upstream(hello)
+        await engine.die()
+        d.gateway.open(engine.url)
+        waiting = asyncio.create_task(d.post())
+        await d.held()
+        await d.open(hello)
+        assert (await waiting)[0] == 200
+
+
+async def test_an_engine_that_answers_503_itself_is_passed_on() -> None:
+    async def starting(request: web.BaseRequest) -> web.StreamResponse:
+        return web.Response(status=503)
+
+    async with desk() as d:
+        await d.open(starting)
+        assert await d.post() == (503, b"")
+
+
+async def test_a_client_that_leaves_stops_the_engine_working_for_it() -> None:
+    async with desk() as d:
+        engine = await d.open(never)
+        waiting = asyncio.create_task(d.post())
+        await d.in_flight()
+        waiting.cancel()
+        await eventually(lambda: engine.cancelled == 1, "cancelled at the engine")
+        await d.in_flight(0)
+        assert d.gateway.counters.abandoned_total == 1
+        async with asyncio.timeout(1):
+            await d.gateway.idle()
+
+
+async def test_a_client_that_leaves_while_held_frees_its_place() -> None:
+    async with desk(hold=Hold(requests=1)) as d:
+        waiting = asyncio.create_task(d.post({"prompt": "x" * 100}))
+        await d.held()
+        assert d.gateway.counters.held_bytes > 100
+        waiting.cancel()
+        await d.held(0)
+        assert d.gateway.counters.held_bytes == 0
+
+
+async def test_a_held_stream_gets_heartbeats_and_then_its_events() -> None:
+    async with desk(heartbeat_after=0.05, heartbeat_every=0.02) as d:
+        async with d.session.post(d.url, json=STREAM) as response:
+            assert response.status == 200
+            assert response.content_type == "text/event-stream"
+            assert (await response.content.readany()).startswith(b": \n\n")
+            await d.open(stream_of(2))
+            body = await response.content.read()
+        rest = body.replace(b": \n\n", b"")
+        assert rest == b'data: {"n": 0}\n\ndata: {"n": 1}\n\ndata: [DONE]\n\n'
+
+
+async def test_an_engines_error_after_heartbeats_becomes_an_error_event() -> None:
+    async def bad(request: web.BaseRequest) -> web.StreamResponse:
+        return web.json_response({"error": {"message": "too long", "code": 400}}, status=400)
+
+    async with desk(heartbeat_after=0.05, heartbeat_every=0.02) as d:
+        async with d.session.post(d.url, json=STREAM) as response:
+            await response.content.readany()
+            await d.open(bad)
+            body = await response.content.read()
+        event = json.loads(body.replace(b": \n\n", b"").removeprefix(b"data: "))
+        assert event["error"]["message"] == "too long"
+        assert b"[DONE]" not in body
+
+
+async def test_a_held_request_that_wants_no_stream_gets_the_engines_own_status() -> None:
+    async def teapot(request: web.BaseRequest) -> web.StreamResponse:
+        return web.Response(status=418)
+
+    async with desk(heartbeat_after=0.02, heartbeat_every=0.02) as d:
+        nested = {"tools": [{"stream": True}]}
+        waiting = asyncio.create_task(d.post(nested))
+        await d.held()
+        async with d.session.post(d.url, json=STREAM) as stream:
+            await stream.content.readexactly(len(b": \n\n") * 3)  # so its time would have come too
+            await d.open(teapot)
+        assert (await waiting)[0] == 418
+
+
+async def test_refusing_a_stream_with_heartbeats_ends_it_with_an_error_event() -> None:
+    async with desk(heartbeat_after=0.05, heartbeat_every=0.02) as d:
+        async with d.session.post(d.url, json=STREAM) as response:
+            await response.content.readany()
+            d.gateway.close("failed", admit=False)
+            body = await response.content.read()
+        assert b'"engine_unavailable"' in body
+        assert b"[DONE]" not in body
+
+
+async def test_idle_waits_for_the_last_request_at_the_engine() -> None:
+    release = asyncio.Event()
+
+    async def slow(request: web.BaseRequest) -> web.StreamResponse:
+        await release.wait()
+        return await hello(request)
+
+    async with desk() as d:
+        await d.open(slow)
+        waiting = [asyncio.create_task(d.post()) for _ in range(3)]
+        await d.in_flight(3)
+        d.gateway.close("switch")
+        idle = asyncio.create_task(d.gateway.idle())
+        await asyncio.sleep(0)
+        assert not idle.done()
+        release.set()
+        await asyncio.wait_for(idle, 5)
+        assert d.gateway.counters.in_flight == 0
+        await asyncio.gather(*waiting)
+
+
+async def test_only_work_counts_as_progress() -> None:
+    async with desk() as d:
+        await d.open(hello)
+        async with d.session.get(d.url + "/v1/loads") as response:
+            await response.read()
+        assert d.gateway.counters.last_progress is None
+        await d.post()
+        assert d.gateway.counters.last_progress is not None
+
+
+async def test_stop_ends_streams_with_an_error_event_and_leaves_no_listener() -> None:
+    async with desk() as d:
+        await d.open(stream_of(10**9))
+        async with d.session.post(d.url, json=STREAM) as response:
+            await response.content.readany()
+            address = d.gateway.address
+            stopping = asyncio.create_task(d.gateway.stop())
+            body = await response.content.read()
+            await stopping
+        assert b"opsctl stops" in body
+        with pytest.raises(OSError):
+            await asyncio.open_connection(*address)
