@@ -140,7 +140,7 @@ class EngineClient:
         """Load over all data-parallel ranks; None when it is unknown, which is not idle."""
         data: object = None
         with contextlib.suppress(*_TROUBLE):
-            status, content = await self._request("GET", "/v1/loads?include=core")
+            status, content = await self._request("GET", "/v1/loads?include=core,spec")
             if status == 200:
                 data = json.loads(content)
             elif status not in (404, 500):  # 500: 0.5.9 beside a newer FastAPI
