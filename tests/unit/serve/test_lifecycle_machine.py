@@ -42,7 +42,6 @@ class World:
     idle_wanted: int | None = None
     open: bool = False
     exited: int | None = None
-    cut: bool = False
 
 
 class Serving(RuleBasedStateMachine):
@@ -57,7 +56,7 @@ class Serving(RuleBasedStateMachine):
         self.waiting: list[Ticket] = []
         self.in_flight: list[Ticket] = []
         self.served = 0
-        self.lost: list[Refusal] = []
+        self.turned_away = 0
         self.admitted = 0
         self.stop_asked = False
         self.drain_asked = False
@@ -86,7 +85,9 @@ class Serving(RuleBasedStateMachine):
                 world.starting = None
                 self.break_connections()
             case do.OpenGate():
-                assert effect.generation in world.holding, "the gate opened to an engine that is not"
+                assert effect.generation in world.holding, (
+                    "the gate opened to an engine that is not"
+                )
                 assert world.starting is None
                 assert world.stopping is None
                 world.open = True
@@ -97,8 +98,9 @@ class Serving(RuleBasedStateMachine):
             case do.AwaitIdle():
                 world.idle_wanted = effect.generation
             case do.Cut():
-                world.cut = True
-                self.in_flight.clear()  # streams got their error event
+                assert self.may_turn_away()
+                self.turned_away += len(self.in_flight)
+                self.in_flight.clear()
             case do.Record(event="switched"):
                 if effect.facts["by"] == "policy":
                     self.auto_switches.append(self.now)
@@ -117,7 +119,8 @@ class Serving(RuleBasedStateMachine):
             self.waiting = [other for other in self.waiting if other is not ticket]
         elif isinstance(answer, Refusal):
             self.waiting = [other for other in self.waiting if other is not ticket]
-            self.lost.append(answer)
+            assert self.may_turn_away(), f"an admitted request was turned away: {answer}"
+            self.turned_away += 1
         elif ticket not in self.waiting:
             self.waiting.append(ticket)
 
@@ -130,12 +133,16 @@ class Serving(RuleBasedStateMachine):
                 self.gate.fail(ticket, engine)
             self.ask(ticket)
 
+    def may_turn_away(self) -> bool:
+        """Only the end of serving itself, or an operator's drain, may do that."""
+        return self.stop_asked or self.drain_asked or self.state.exit_code is not None
+
     @rule()
     def request(self) -> None:
         ticket = self.gate.ticket(size=100)
         answer = self.gate.ask(ticket, self.now)
         if isinstance(answer, Refusal):
-            assert self.stop_asked or self.drain_asked or self.world.exited is not None
+            assert self.may_turn_away()
             return
         self.admitted += 1
         if isinstance(answer, Engine):
@@ -251,11 +258,8 @@ class Serving(RuleBasedStateMachine):
 
     @invariant()
     def no_admitted_request_is_lost(self) -> None:
-        """Only the end of serving itself, or an operator's drain, may turn an admitted one away."""
-        if not (self.stop_asked or self.drain_asked or self.world.exited is not None):
-            assert not self.lost
-            assert not self.world.cut
-            assert self.admitted == self.served + len(self.in_flight) + len(self.waiting)
+        accounted = self.served + len(self.in_flight) + len(self.waiting) + self.turned_away
+        assert self.admitted == accounted
 
     @invariant()
     def nobody_waits_at_an_open_gate(self) -> None:
@@ -292,6 +296,7 @@ class Serving(RuleBasedStateMachine):
             elif self.world.starting is not None:
                 self.start_succeeds()
             elif self.state.phase is Phase.DRAINING and self.world.idle_wanted is not None:
+                self.served += len(self.in_flight)
                 self.in_flight.clear()
                 self.becomes_idle()
             elif self.state.phase is Phase.SERVING or self.world.exited is not None:

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from opsctl.autospec.guards import GuardRules, Situation, vetoes
+
+RULES = GuardRules(dwell=300.0, switches_per_hour=2)
+FREE = Situation(serving=True, ready_at=0.0, switch_times=(), quarantine={}, paused=False)
+
+
+def why(rules: GuardRules, situation: Situation, now: float) -> str:
+    return "; ".join(veto.why for veto in vetoes(rules, situation, "eagle3", now))
+
+
+def test_nothing_stands_against_a_switch_after_the_dwell() -> None:
+    assert vetoes(RULES, FREE, "eagle3", 300.0) == ()
+
+
+def test_dwell_counts_from_ready_and_says_until_when() -> None:
+    (veto,) = vetoes(RULES, FREE, "eagle3", 100.0)
+    assert veto.why == "dwell: 200 s left of 300 s"
+    assert veto.until == 300.0
+
+
+def test_the_budget_counts_the_last_hour_only() -> None:
+    situation = replace(FREE, switch_times=(100.0, 5000.0, 6000.0))
+    (veto,) = vetoes(RULES, situation, "eagle3", 7000.0)
+    assert veto.until == 5000.0 + 3600.0
+    assert vetoes(RULES, situation, "eagle3", 8601.0) == ()
+
+
+def test_a_budget_of_zero_forbids_every_switch() -> None:
+    (veto,) = vetoes(GuardRules(0.0, 0), FREE, "eagle3", 7000.0)
+    assert veto.until is None
+
+
+def test_a_quarantined_target_is_not_switched_to() -> None:
+    situation = replace(FREE, quarantine={"eagle3": 500.0})
+    assert "quarantine" in why(RULES, situation, 400.0)
+    assert why(RULES, situation, 500.0) == ""
+
+
+def test_observe_pause_and_no_engine_are_each_told() -> None:
+    situation = replace(FREE, paused=True, serving=False)
+    told = why(replace(RULES, observe=True), situation, 1000.0)
+    assert "observe" in told
+    assert "paused" in told
+    assert "no engine is serving" in told

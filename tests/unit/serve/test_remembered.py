@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from opsctl.serve import remembered
+from opsctl.serve.failures import Failures
+from opsctl.serve.state import Phase, State
+
+STATE = State(
+    phase=Phase.SERVING,
+    profile="eagle3",
+    last_good="eagle3",
+    switches=4,
+    switch_times=(10.0, 20.0),
+    failures=Failures((15.0,), {"baseline": 2}, {"baseline": 900.0}),
+)
+
+
+def written(tmp_path: Path) -> Path:
+    path = tmp_path / "state.json"
+    remembered.save(path, remembered.Snapshot(STATE, "boot-a", 42, True))
+    return path
+
+
+def test_counters_survive_a_restart_of_opsctl(tmp_path: Path) -> None:
+    past = remembered.read(written(tmp_path))
+    assert past is not None
+    assert past.paused
+    state = past.restore("boot-a")
+    assert (state.switches, state.switch_times) == (4, (10.0, 20.0))
+    assert state.failures == STATE.failures
+    assert state.phase is Phase.STOPPED
+
+
+def test_times_of_another_boot_mean_nothing(tmp_path: Path) -> None:
+    past = remembered.read(written(tmp_path))
+    assert past is not None
+    state = past.restore("boot-b")
+    assert state.switches == 4
+    assert state.switch_times == ()
+    assert state.failures == Failures()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"boot_id": 1}', '"\\ud800"', "\x00"])
+def test_a_damaged_file_is_no_memory(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "state.json"
+    path.write_text(text)
+    assert remembered.read(path) is None
+
+
+def test_a_file_of_a_newer_version_is_read_as_far_as_it_is_known(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    document = json.loads(path.read_text()) | {"novelty": {"a": 1}}
+    path.write_text(json.dumps(document))
+    assert remembered.read(path) is not None
