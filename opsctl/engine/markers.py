@@ -120,6 +120,9 @@ _FAILURE_PATTERNS = tuple(
 _REQUEST_LINE = re.compile(
     _STAMP + r'(Receive|Finish)( OpenAI)?: |\{"timestamp"|' + _STAMP + r'INFO: +[\d.:a-f]+ - "'
 )
+_WAITING = re.compile(
+    _STAMP + r"(Gated launch still waiting|Still waiting|Waiting for )", re.IGNORECASE
+)
 _AFTERMATH = re.compile(
     _STAMP + r"(Received sigquit from a child|kill_process_tree called|Killed$|\s*$)"
 )
@@ -129,6 +132,15 @@ def stage_of(line: str) -> str | None:
     """The stage that a log line marks the beginning of; None for all other lines."""
     match = _STAGE_PATTERN.match(line)
     return match.lastgroup if match else None
+
+
+def is_progress(line: str) -> bool:
+    """Whether a line shows that a start moves on.
+
+    Access-log lines do not (opsctl's own questions cause them), nor does an engine that reports
+    that it still waits.
+    """
+    return bool(line.strip()) and not (_REQUEST_LINE.match(line) or _WAITING.match(line))
 
 
 def classify(tail: Sequence[str], exit_code: int | None) -> Failure:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from opsctl.engine.markers import STAGES, classify, stage_of
+from opsctl.engine.markers import STAGES, classify, is_progress, stage_of
 
 STAMP = "[2026-11-29 10:00:00] "
 RANK = "[2026-11-29 10:00:00.123 TP0] "
@@ -158,3 +158,25 @@ def test_the_exit_code_decides_only_where_no_line_does(code: int | None, kind: s
     assert classify(["AssertionError: tp size"], code).what == "AssertionError: tp size"
     assert classify([], code).what == "the log says nothing"
     assert classify(["torch.OutOfMemoryError: CUDA out of memory."], code).kind == "out_of_memory"
+
+
+def test_answers_to_opsctls_own_questions_are_no_progress() -> None:
+    """They come five times a second, and would keep a hung start alive for ever."""
+    assert not is_progress(
+        'INFO:     127.0.0.1:60344 - "GET /ready HTTP/1.1" 503 Service Unavailable'
+    )
+    assert not is_progress(STAMP + 'INFO:     127.0.0.1:60344 - "GET /ready HTTP/1.1" 503')
+    assert not is_progress(RANK + "Gated launch still waiting for activation. rank=0 elapsed=60 s")
+    assert not is_progress("  ")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(line for _, line in LINES),
+        "Loading safetensors checkpoint shards:  45% Completed | 29/64 [01:10<01:20, 2.1s/it]",
+        "Capturing batches (bs=8 avail_mem=9.00 GB):  50%|#####     | 4/8 [00:02<00:02]",
+    ],
+)
+def test_marks_and_progress_bars_are_progress(line: str) -> None:
+    assert is_progress(line)
