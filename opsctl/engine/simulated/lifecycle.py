@@ -38,7 +38,6 @@ class Engine:
         self._began = began
         self._faults = Faults(options.faults)
         self._manager = Manager(options, Metrics(options, Reader(loads_path)), self._faults)
-        self._manager.on_answered = self._on_answered
         self._stopping = False
         self._server: socket.socket | None = None
         self._runner: web.AppRunner | None = None
@@ -143,6 +142,7 @@ class Engine:
             pass
         await asyncio.sleep(max(0.0, schedule.ends("warmup") - time.monotonic()))
         self._manager.answered = 0
+        self._manager.on_answered = self._on_answered
         self._manager.status = "up"
         say("The server is fired up and ready to roll!")
         for fault in self._options.faults:
