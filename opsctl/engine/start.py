@@ -109,7 +109,8 @@ class StartPath:
         launch = self._launch
         base = command(launch.profile, port=port, caller_environment=launch.caller_environment)
         full = replace(base, environment={**base.environment, **launch.extra_environment})
-        log = EngineLog(launch.log_path)
+        # The file goes on from the last engine: its marks are not this one's.
+        log = EngineLog.at_end(launch.log_path)
         process = await EngineProcess.spawn(
             full,
             nonce=launch.nonce,

@@ -31,5 +31,6 @@ async def stop(engine: RunningEngine, *, force: bool = False) -> Stopped:
         ports=(engine.port,),
         memory=engine.memory,
         deadline=limits.release,
+        segments=report.segments,
     )
     return Stopped(report, release)

@@ -92,13 +92,14 @@ async def _end(
     record: EngineRecord, identity: Identity, config: Config, places: Places, why: str
 ) -> Found:
     living = leftovers(identity)
-    await kill_leftovers(identity)
+    report = await kill_leftovers(identity)
     profile = config.profiles.get(record.profile)
     release = await verify(
         identity,
         ports=(record.port,),
         memory=memory_reader(profile.engine if profile else "sglang", places),
         deadline=profile.timeouts.release if profile else 60.0,
+        segments=report.segments,
     )
     if not release.ok:
         raise ReleaseError(
