@@ -15,11 +15,17 @@ from pathlib import Path
 
 import pytest
 
+from opsctl.config.schema import LaunchProfile
+from opsctl.engine import preflight
 from opsctl.engine import tree as engine_tree
+from opsctl.engine.client import EngineClient, Readiness
+from opsctl.engine.log import EngineLog
+from opsctl.engine.markers import STAGES, stage_of
 from opsctl.engine.process import EngineProcess, Identity, kill_leftovers, leftovers
-from opsctl.engine.release import UnknownMemory, verify
+from opsctl.engine.release import SimulatedMemory, UnknownMemory, verify
 from opsctl.engine.tree import living
 from opsctl.errors import PreconditionError
+from opsctl.profiles import launch
 from opsctl.profiles.launch import Command
 from opsctl.system import procfs
 from opsctl.system.cgroup import Cgroup, writable_parent
@@ -327,6 +333,7 @@ async def test_an_engine_outlives_the_opsctl_that_started_it(tmp_path: Path) -> 
 import asyncio, os, sys
 from pathlib import Path
 from opsctl.engine.process import EngineProcess
+from opsctl.profiles import launch
 from opsctl.profiles.launch import Command
 from opsctl.system.cgroup import writable_parent
 two = "import os, time; os.fork(); print('up', flush=True); time.sleep(600)"
@@ -481,3 +488,60 @@ def test_exits_are_seen_under_uvloop_too(tmp_path: Path) -> None:
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         assert runner.run(scenario()) == 3
+
+
+async def test_a_simulated_engine_is_started_loses_a_child_and_is_released(
+    tmp_path: Path, fence: Cgroup | None
+) -> None:
+    """All pieces together, on a tree with SGLang's titles, log, HTTP and shared memory."""
+    profile = LaunchProfile(
+        engine="simulated", model="sim/model", flags={"sim-start-time": 0.5, "tp-size": 2}
+    )
+    port = preflight.free_port()
+    await preflight.check(profile, port=port, log_dir=tmp_path)
+    base = launch.command(profile, port=port, caller_environment={})
+    environment = {
+        **base.environment,
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "OPSCTL_SIMULATED_GPU": str(tmp_path / "ledger"),
+    }
+    engine = await EngineProcess.spawn(
+        replace(base, environment=environment),
+        nonce=f"simulated-{os.getpid()}",
+        log_path=tmp_path / "log",
+        cgroup_parent=fence,
+    )
+    log, client = EngineLog(tmp_path / "log"), EngineClient(f"http://127.0.0.1:{port}")
+    memory = SimulatedMemory(tmp_path / "ledger")
+    try:
+        async with asyncio.timeout(30):
+            while await client.readiness() is not Readiness.READY:
+                assert not engine.exited
+                await asyncio.sleep(0.05)
+        stages = [stage for line in log.read_new() if (stage := stage_of(line))]
+        assert sorted(set(stages), key=STAGES.index) == [
+            stage for stage in STAGES if stage in stages
+        ]
+        assert {"imports", "weights", "kv_cache", "warmup", "ready"} <= set(stages)
+        assert (await client.generate_one(10)).tokens == 4
+        loads = await client.loads()
+        assert loads is not None
+        assert loads.running == 0
+        assert await memory.held(engine.identity)
+        with pytest.raises(PreconditionError, match="another engine serves 'sim/model'"):
+            await preflight.check(profile, port=port, log_dir=tmp_path)
+        assert engine.missing_children() == ()
+        lost = next(m for m in engine.members() if m.title == "sglang::scheduler_TP1")
+        os.kill(lost.pid, signal.SIGKILL)
+        await eventually(lambda: engine.missing_children() == ("sglang::scheduler_TP1",))
+        report = await engine.stop(grace=20)
+        assert report.survivors == ()
+        release = await verify(
+            engine.identity, ports=(port,), memory=memory, deadline=5, segments=report.segments
+        )
+        assert release.ok, release.why
+        assert release.memory_held == 0
+        assert await client.readiness() is Readiness.REFUSED
+    finally:
+        await client.close()
+        clear_away(engine, fence)

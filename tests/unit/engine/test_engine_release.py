@@ -261,13 +261,18 @@ async def test_a_segment_in_use_elsewhere_is_reported_not_removed(
 
 
 async def test_segments_stay_while_a_member_lives(tmp_path: Path, names: tuple[Path, Path]) -> None:
+    """Even one that has let go of them for the moment."""
     segment, _ = names
-    code = SEGMENT.format(name=f"test-{os.getpid()}")
+    code = SEGMENT.format(name=f"test-{os.getpid()}").replace(
+        "sleep()", "signal.sigwait({signal.SIGUSR1}); memory.close(); say('closed'); sleep()"
+    )
+    code = "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})\n" + code
     async with tree(code, tmp_path, cgroup_parent=None) as running:
+        identity = running.process.identity
         segments = used_by(running.process.members())
-        await verify(
-            running.process.identity, ports=(), memory=Held(0), deadline=0.1, segments=segments
-        )
+        os.kill(identity.pid, signal.SIGUSR1)
+        await running.said("closed")
+        await verify(identity, ports=(), memory=Held(0), deadline=0.1, segments=segments)
         assert segment.exists()
 
 
