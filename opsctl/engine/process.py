@@ -33,6 +33,7 @@ __all__ = [
 
 _COURTESY = 3.0  # seconds for children to follow a main process that ended by itself
 _SEGMENTS_EVERY = 30.0  # seconds; reading the maps of a large process costs milliseconds
+_STALE_GROUP = 3600.0
 _POLL = 0.05
 
 
@@ -295,6 +296,7 @@ async def _until(condition: Callable[[], bool], seconds: float) -> bool:
 def _make_cgroup(parent: Cgroup | None, nonce: str) -> Cgroup | None:
     if parent is None:
         return None
+    parent.sweep("opsctl-", older_than=_STALE_GROUP)  # left by an opsctl that was killed
     try:
         return parent.create(f"opsctl-{nonce}")
     except OSError:

@@ -7,7 +7,9 @@ that inner groups hold no processes (it binds groups that distribute controllers
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +49,13 @@ class Cgroup:
         except OSError:
             return not self.path.exists()
         return True
+
+    def sweep(self, prefix: str, *, older_than: float) -> None:
+        """Remove empty groups of this prefix that nobody cleared away, some seconds after birth."""
+        for group in self.path.glob(f"{prefix}*"):
+            with contextlib.suppress(OSError):  # not empty, or not ours
+                if time.time() - group.stat().st_mtime > older_than:
+                    group.rmdir()
 
     def _groups(self) -> Iterator[Path]:
         for directory, _, _ in os.walk(self.path):

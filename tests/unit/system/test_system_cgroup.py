@@ -76,6 +76,18 @@ def test_a_group_holds_kills_and_goes_with_its_subgroups(group: Cgroup) -> None:
     assert group.remove()  # a second time is fine
 
 
+def test_only_old_empty_groups_of_the_prefix_are_swept(group: Cgroup) -> None:
+    for name in ("opsctl-old", "opsctl-new", "opsctl-full", "other"):
+        group.create(name)
+        if name != "opsctl-new":
+            os.utime(group.path / name, (0, 0))
+    (group.path / "opsctl-full" / "inner").mkdir()
+    os.utime(group.path / "opsctl-full", (0, 0))
+    group.sweep("opsctl-", older_than=60)
+    left = {path.name for path in group.path.iterdir() if path.is_dir()}
+    assert left == {"opsctl-new", "opsctl-full", "other"}
+
+
 def test_a_group_that_does_not_exist_holds_nothing(tmp_path: Path) -> None:
     gone = Cgroup(tmp_path / "gone")
     assert gone.pids() == frozenset()
