@@ -370,6 +370,20 @@ async def test_a_stopped_scheduler_is_a_hang_that_only_progress_shows(tmp_path: 
         stream.assert_complete(200)
 
 
+async def test_sigterm_after_a_failed_health_check_does_not_drain(tmp_path: Path) -> None:
+    async with simulated(tmp_path, "--sim-health-timeout", "1") as engine:
+        stream, reading = engine.stream(5000)
+        await stream.first.wait()
+        os.kill(engine.child("scheduler_TP0"), signal.SIGSTOP)
+        while await engine.status("/health") != 503:
+            pass
+        os.kill(engine.pid, signal.SIGTERM)
+        assert await engine.exit_code(5) == -signal.SIGKILL
+        assert "Force exiting" in engine.log
+        await reading
+        await engine.until_gone()
+
+
 async def test_sigterm_before_ready_kills_main_at_once(tmp_path: Path) -> None:
     async with simulated(tmp_path, "--sim-start-time", "30", ready=False) as engine:
         await eventually(lambda: "Init torch" in engine.log or len(living(engine.nonce)) == 3)

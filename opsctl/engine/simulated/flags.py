@@ -91,7 +91,9 @@ def _options(raw: argparse.Namespace, surface: str) -> Options:
         max_running_requests=raw.max_running_requests or (48 if speculating else 256),
         max_total_tokens=raw.max_total_tokens,
         context_length=raw.context_length,
-        chunked_prefill_size=raw.chunked_prefill_size,
+        chunked_prefill_size=(
+            raw.chunked_prefill_size if raw.chunked_prefill_size > 0 else raw.max_total_tokens
+        ),
         decode_log_interval=raw.decode_log_interval,
         publish_interval=raw.load_snapshot_publish_interval,
         speculative_algorithm=raw.speculative_algorithm,
@@ -149,7 +151,7 @@ def _scheduling(parser: argparse.ArgumentParser) -> None:
     add("--max-running-requests", type=_count)
     add("--max-total-tokens", type=_count, default=190_000)
     add("--context-length", type=_count, default=131_072)
-    add("--chunked-prefill-size", type=_count, default=8192)
+    add("--chunked-prefill-size", type=int, default=8192, help="below 1: no chunks")
     add("--decode-log-interval", type=_count, default=40)
     add("--load-snapshot-publish-interval", type=_count, default=15)
     add("--speculative-algorithm")

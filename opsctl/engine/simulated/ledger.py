@@ -31,6 +31,7 @@ def take(options: Options, main_pid: int, faults: Faults) -> None:
         "bytes": options.memory,
         "linger_s": linger,
     }
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         os.write(descriptor, (json.dumps(entry) + "\n").encode())

@@ -93,7 +93,8 @@ def _wanted(
     if fields.get("n") not in (None, 1):
         raise BadRequestError("n: the simulated engine gives one answer a request")
     text, count = prompt
-    reading = words.read(text, surfaces().accept_lengths, options.seed)
+    known = surfaces()
+    reading = words.read(text, known.accept_lengths, known.unlabelled, options.seed)
     natural = limit is None
     wanted = reading.natural_length if limit is None else limit
     if natural:

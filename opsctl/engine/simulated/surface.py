@@ -51,6 +51,7 @@ class Surfaces:
 
     tables: Mapping[str, Mapping[str, Surface]]
     accept_lengths: Mapping[str, float]
+    unlabelled: tuple[str, ...]
     reference_accept_length: float
 
     def find(self, name: str) -> Surface:
@@ -72,6 +73,7 @@ def surfaces() -> Surfaces:
     return Surfaces(
         tables={name: _table(name, table) for name, table in data["tables"].items()},
         accept_lengths=data["accept_lengths"],
+        unlabelled=tuple(data["unlabelled"]),
         reference_accept_length=data["reference_accept_length"],
     )
 

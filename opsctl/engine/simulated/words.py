@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 _CLASS = re.compile(r"^\s*\[class:(\w+)\]", re.MULTILINE)
@@ -32,16 +32,20 @@ class Reading:
     seed: int
 
 
-def read(prompt: str, accept_lengths: Mapping[str, float], seed: int) -> Reading:
-    """Classify a prompt: by the first of its lines that begins with `[class:NAME]`, else by hash.
+def read(
+    prompt: str, accept_lengths: Mapping[str, float], unlabelled: Sequence[str], seed: int
+) -> Reading:
+    """Classify a prompt: by the first of its lines that begins with `[class:NAME]`; without one, by
+    its hash, as one of `unlabelled`.
 
     The natural length, 64 to 512 tokens, is where the model would stop by itself.
     """
     digest = hashlib.blake2b(f"{seed}\0{prompt}".encode("utf-8", "replace"), digest_size=16)
     number = int.from_bytes(digest.digest())
-    kinds = sorted(accept_lengths)
     named = _CLASS.search(prompt)
-    kind = named[1] if named and named[1] in accept_lengths else kinds[number % len(kinds)]
+    kind = (
+        named[1] if named and named[1] in accept_lengths else unlabelled[number % len(unlabelled)]
+    )
     return Reading(
         kind=kind,
         accept_length=accept_lengths[kind],

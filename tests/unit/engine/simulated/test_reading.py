@@ -13,6 +13,7 @@ from opsctl.engine.simulated.surface import surfaces
 
 OPTIONS = flags.parse(["--model-path", "m"])
 LENGTHS = surfaces().accept_lengths
+UNLABELLED = surfaces().unlabelled
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -86,16 +87,27 @@ def test_a_fault_with_a_wrong_value_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("kind", ["easy", "code", "chat", "agentic"])
 def test_a_prompt_can_name_its_class(kind: str) -> None:
-    reading = words.read(f"system text\n[class:{kind}] go", LENGTHS, seed=0)
+    reading = words.read(f"system text\n[class:{kind}] go", LENGTHS, UNLABELLED, seed=0)
     assert (reading.kind, reading.accept_length) == (kind, LENGTHS[kind])
 
 
 def test_other_prompts_get_a_class_and_a_length_by_hash_and_seed() -> None:
-    readings = [words.read(f"prompt {number}", LENGTHS, seed=0) for number in range(200)]
-    assert {reading.kind for reading in readings} == set(LENGTHS)
+    readings = [
+        words.read(f"prompt {number}", LENGTHS, UNLABELLED, seed=0) for number in range(200)
+    ]
+    assert {reading.kind for reading in readings} == set(UNLABELLED)
     assert all(64 <= reading.natural_length <= 512 for reading in readings)
-    assert readings == [words.read(f"prompt {number}", LENGTHS, seed=0) for number in range(200)]
-    assert readings != [words.read(f"prompt {number}", LENGTHS, seed=1) for number in range(200)]
+    assert readings == [
+        words.read(f"prompt {number}", LENGTHS, UNLABELLED, seed=0) for number in range(200)
+    ]
+    assert readings != [
+        words.read(f"prompt {number}", LENGTHS, UNLABELLED, seed=1) for number in range(200)
+    ]
+
+
+def test_prompts_without_a_class_run_at_the_columns_speed_on_the_whole() -> None:
+    mean = sum(LENGTHS[kind] for kind in UNLABELLED) / len(UNLABELLED)
+    assert mean == pytest.approx(surfaces().reference_accept_length)
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=30))
