@@ -29,8 +29,8 @@ from opsctl.serve.reply import Reply, error_body
 from opsctl.serve.traffic import Traffic
 from opsctl.serve.waiting import WaitingRoom
 
-_GRACE = 5.0
-_BACKOFF = 0.2
+_PAUSES = (0.0, 0.2, 0.4, 0.8, 1.6, 2.0)
+_LOOK_AGAIN = 0.2
 _SENDS = 3
 _NEVER = float("inf")
 
@@ -166,36 +166,40 @@ class Exchange:
         """Try one engine; again for a short while, because its end may not be known yet.
 
         A kept-alive connection may have been closed by the engine just when it was used, so the
-        second try follows at once and on a new connection. After that the tries get rarer until
-        the gate closes, the engine answers, or the grace is over.
+        second try follows at once, on a new connection. After that the tries get rarer, until the
+        engine answers, the gate moves on, or the pauses are used up. An engine that keeps
+        accepting the request and keeps dropping it gets it `_SENDS` times at most.
         """
-        deadline = self._loop.time() + _GRACE
-        sends, delay = 0, 0.0
+        sends, client, pauses = 0, self._floor.reused, list(_PAUSES)
         while True:
-            failure = await self._try(engine, self._floor.fresh if delay else self._floor.reused)
+            failure = await self._try(engine, client)
             if failure is None:
                 return None
-            sends += failure.sent
             if not self._ticket.patient:
                 raise RefusedError(Refusal(503, "engine_unavailable", failure.why, 1.0))
-            while self._cut is None and self._body.repeatable and self._current(engine):
-                if self._loop.time() >= deadline:
-                    if sends > 1:
-                        raise _bad_gateway("The engine closes the connection without an answer.")
-                    return failure
-                pause, delay = delay, max(_BACKOFF, 2 * delay)
-                await self._back_off(min(pause, _BACKOFF if sends >= _SENDS else pause))
-                if sends < _SENDS:
-                    break
-            else:
+            sends, client = sends + failure.sent, self._floor.fresh
+            pause, *pauses = [sum(pauses)] if sends >= _SENDS else pauses
+            if not await self._stays(engine, pause):
                 return failure
+            if not pauses:
+                if sends > 1:
+                    raise _bad_gateway("The engine closes the connection without an answer.")
+                return failure
+
+    async def _stays(self, engine: Engine, seconds: float) -> bool:
+        """Wait; False as soon as the same engine is not to be tried again."""
+        until = self._loop.time() + seconds
+        while self._cut is None and self._body.repeatable and self._current(engine):
+            left = until - self._loop.time()
+            if left <= 0:
+                return True
+            await self._back_off(min(left, _LOOK_AGAIN))
+        return False
 
     def _current(self, engine: Engine) -> bool:
         return self._floor.room.gate.engine == engine
 
     async def _back_off(self, seconds: float) -> None:
-        if not seconds:
-            return
         self._floor.backing_off += 1
         try:
             await asyncio.sleep(seconds)

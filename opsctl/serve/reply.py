@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import struct
 from collections.abc import Sequence
 from http import HTTPStatus
 
@@ -24,6 +26,7 @@ _DONE_LINES = tuple(b"data: [DONE]" + end for end in _BOUNDARIES)
 _TAIL = 32
 _ERROR_TYPES = {401: "invalid_request_error", 429: "rate_limit_error"}
 _BODILESS = (204, 304)
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
 def error_body(refusal: Refusal) -> bytes:
@@ -190,7 +193,14 @@ class Reply:
         self.finish()
 
     def abort(self) -> None:
-        """Reset the connection, so that the truncation is visible whatever the framing."""
+        """Reset the connection, so that the truncation is visible whatever the framing.
+
+        Closing is not enough: to a client of HTTP/1.0 it would look like the end of the body.
+        """
         self._alive = False
-        if self._transport is not None:
-            self._transport.abort()
+        if self._transport is None:
+            return
+        connection = self._transport.get_extra_info("socket")
+        if connection is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        self._transport.abort()

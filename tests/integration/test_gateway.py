@@ -188,18 +188,25 @@ async def test_a_connection_that_dies_before_the_first_body_byte_is_retried() ->
         assert await waiting == (200, b'data: {"n": 0}\n\ndata: [DONE]\n\n')
 
 
-async def test_a_stale_kept_alive_connection_is_replaced_at_once() -> None:
+async def test_a_stale_kept_alive_connection_is_replaced_by_a_new_one_at_once() -> None:
+    served: set[int] = set()
+    together = asyncio.Barrier(3)
+
     async def once(request: web.BaseRequest) -> web.StreamResponse:
-        seen = getattr(request.protocol, "_request_count", 0)
-        if seen > 1:
-            assert request.transport
+        assert request.transport
+        peer = request.transport.get_extra_info("peername")[1]
+        if peer in served:
             request.transport.abort()
+        served.add(peer)
+        if len(served) <= 3:
+            await together.wait()
         return await hello(request)
 
     async with desk() as d:
-        await d.open(once)
-        for _ in range(3):
-            assert (await d.post())[0] == 200
+        engine = await d.open(once)
+        await asyncio.gather(*(d.post() for _ in range(3)))  # three connections in the pool
+        assert (await d.post())[0] == 200
+        assert engine.requests == 3 + 2
         assert d.gateway.counters.retried_total == 0  # the same engine: not a retry on the next
 
 
@@ -222,7 +229,7 @@ async def test_a_request_that_kills_every_engine_ends_with_502_and_says_so() -> 
 async def test_an_engine_that_hangs_up_on_one_request_gives_502_without_spinning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(exchange, "_GRACE", 1.0)
+    monkeypatch.setattr(exchange, "_PAUSES", (0.0, 0.1, 0.2, 0.4))
 
     async def hang_up(request: web.BaseRequest) -> web.StreamResponse:
         assert request.transport
@@ -372,3 +379,77 @@ async def test_stop_ends_streams_with_an_error_event_and_leaves_no_listener() ->
         assert b"opsctl stops" in body
         with pytest.raises(OSError):
             await asyncio.open_connection(*address)
+
+
+async def test_a_body_that_ends_with_the_connection_is_reset_when_broken_off() -> None:
+    async def part(request: web.BaseRequest) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b"half")
+        await asyncio.Event().wait()
+        return response
+
+    async with desk() as d:
+        await d.open(part)
+        reader, writer = await asyncio.open_connection(*d.gateway.address)
+        writer.write(b"GET /x HTTP/1.0\r\n\r\n")
+        await reader.readuntil(b"half")
+        d.gateway.cut("hang")
+        with pytest.raises(ConnectionResetError):
+            await reader.read()
+        writer.close()
+
+
+@pytest.mark.parametrize("how", ["drained", "killed"])
+async def test_twenty_switches_under_fifty_clients_lose_nothing(how: str) -> None:
+    """Drained: every stream is whole. Killed: requests are served again, streams say they broke."""
+    stop = asyncio.Event()
+    whole = broken = emitted = 0
+    wanted = b"".join(b'data: {"n": %d}\n\n' % n for n in range(30)) + b"data: [DONE]\n\n"
+
+    async def slowly(request: web.BaseRequest) -> web.StreamResponse:
+        nonlocal emitted
+        response = web.StreamResponse(headers=SSE)
+        await response.prepare(request)
+        for number in range(30):
+            await response.write(b'data: {"n": %d}\n\n' % number)
+            emitted += 1
+            await asyncio.sleep(0.001)
+        await response.write(b"data: [DONE]\n\n")
+        return response
+
+    async with desk(attempts=1000) as d:
+
+        async def client() -> None:
+            nonlocal whole, broken
+            while not stop.is_set():
+                status, body = await d.post(STREAM)
+                assert status == 200
+                if body == wanted:
+                    whole += 1
+                else:
+                    assert how == "killed"
+                    assert b"[DONE]" not in body
+                    assert b'"engine_error"' in body
+                    broken += 1
+
+        engine = await d.open(slowly)
+        clients = [asyncio.create_task(client()) for _ in range(50)]
+        for switch in range(20):
+            # A different moment in the streams' lives each time.
+            enough = emitted + 30 * 50 + 37 * switch
+            await eventually(lambda enough=enough: emitted >= enough, "traffic flows")
+            if how == "killed":
+                await engine.die()
+            d.gateway.close("switch")
+            await asyncio.wait_for(d.gateway.idle(), 5)
+            await engine.die()
+            await d.held(50)
+            engine = await d.open(slowly)
+        stop.set()
+        await asyncio.gather(*clients)
+        counters = d.gateway.counters
+        assert counters.completed_total == whole
+        assert counters.failed_total == broken
+        assert (broken > 0) == (how == "killed")
+        assert counters.rejected_total == counters.abandoned_total == counters.in_flight == 0
