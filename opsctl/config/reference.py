@@ -48,7 +48,8 @@ _ENGINE = """
 
 Of opsctl's own environment an engine sees {variables} and `LC_*`, and `PATH` with the directory of
 the profile's interpreter in front. Nothing else: `CUDA_HOME`, `LD_LIBRARY_PATH`, `NCCL_*` and
-`PYTHONPATH` belong into the profile. null or `""` removes a variable of the base set too.
+`PYTHONPATH` belong into the profile (the simulated engine gets the `PYTHONPATH` that makes it
+find this opsctl). null or `""` removes a variable of the base set too.
 `opsctl profile show NAME` shows the result.
 
 ## Flags a profile may not set

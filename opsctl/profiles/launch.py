@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+import sysconfig
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import opsctl
 from opsctl.config.names import expand_home, looks_secret
 from opsctl.config.schema import (
     CredentialSecret,
@@ -85,12 +87,20 @@ def plan(
         "--enable-metrics",
     )
     environment: dict[str, str | Secret] = dict(base_environment(interpreter, caller_environment))
+    if profile.engine == "simulated" and not profile.python:
+        environment |= _same_opsctl()
     for name, value in profile.environment.items():
         if value is None or value == "":
             environment.pop(name, None)
         else:
             environment[name] = value
     return Plan(argv, environment)
+
+
+def _same_opsctl() -> dict[str, str]:
+    """What makes our interpreter find this very opsctl, also when it runs from a checkout."""
+    root = str(Path(opsctl.__file__).parent.parent)
+    return {} if root == sysconfig.get_path("purelib") else {"PYTHONPATH": root}
 
 
 def _owned(profile: LaunchProfile, host: str, port: int, home: str | None) -> Iterator[str]:

@@ -6,11 +6,13 @@ import re
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opsctl.config.fields import children
+from opsctl.config.json_schema import json_schema
 from opsctl.config.load import load, load_text
 from opsctl.errors import ConfigError
 
@@ -86,3 +88,27 @@ def test_any_bytes(tmp_path_factory: Any, raw: bytes) -> None:
         load([path], environment={})
     except ConfigError as error:
         positions_are_inside(error, raw.decode("utf-8-sig", errors="replace"))
+
+
+PROFILES = st.fixed_dictionaries(
+    {"model": st.just("m")},
+    optional={
+        "flags": st.dictionaries(st.sampled_from("abcd"), VALUES, max_size=3) | st.none(),
+        "environment": st.dictionaries(st.sampled_from("ABCD"), VALUES, max_size=3) | st.none(),
+        "timeouts": st.fixed_dictionaries({}, optional={"drain": VALUES, "stop": VALUES}),
+        "python": VALUES,
+        "expect_log": VALUES,
+    },
+)
+VALIDATOR = jsonschema.Draft202012Validator(json_schema())
+
+
+@given(PROFILES)
+@settings(max_examples=300, deadline=None)
+def test_what_the_loader_accepts_the_editor_accepts_too(profile: Any) -> None:
+    tree = {"profiles": {"p": profile}}
+    try:
+        load_text(yaml.safe_dump(tree), name="f", environment={"A": "1"})
+    except ConfigError:
+        return
+    assert list(VALIDATOR.iter_errors(tree)) == []

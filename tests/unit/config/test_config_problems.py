@@ -124,6 +124,11 @@ def test_what_yaml_versions_read_differently_is_refused_once_and_quotes_help(tra
     assert loaded(f'{GOOD}    served_name: "{trap}"\n').config.profiles["one"].served_name == trap
 
 
+def test_a_trap_is_not_complained_about_a_second_time_for_its_type() -> None:
+    [found] = problems(f"{GOOD}auto_spec: {{dwell: 12:30}}\n")
+    assert "base 60" in found
+
+
 @pytest.mark.parametrize("word", ["auto", "v1.2.3", "1.2.3", "127.0.0.1:80", "e5", "a:b", "12:99x"])
 def test_ordinary_words_stay_text(word: str) -> None:
     assert loaded(f"{GOOD}    served_name: {word}\n").config.profiles["one"].served_name == word

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import opsctl
 from opsctl.config.schema import EnvSecret, FileSecret, LaunchProfile
 from opsctl.config.secrets import SecretError
 from opsctl.profiles.launch import Command, command, plan, shell
@@ -57,6 +58,24 @@ def test_the_simulated_engine_runs_in_our_own_interpreter() -> None:
         *(sys.executable, "-m"),
         "opsctl.engine.simulated",
     )
+
+
+def test_the_simulated_engine_is_found_from_any_directory_without_a_callers_pythonpath(
+    tmp_path: Path,
+) -> None:
+    done = made(profile(engine="simulated"), PYTHONPATH="/somewhere/else")
+    program = "import opsctl.engine.simulated as it; print(it.__file__)"
+    found = subprocess.run(
+        [done.argv[0], "-c", program],
+        env=dict(done.environment),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert Path(found.strip()).parents[2] == Path(opsctl.__file__).parent
+    other = made(profile(engine="simulated", python="/other/python"))
+    assert "PYTHONPATH" not in other.environment
 
 
 def test_only_the_base_set_is_inherited() -> None:
