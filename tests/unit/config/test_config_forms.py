@@ -172,7 +172,7 @@ def test_the_reference_page_is_up_to_date() -> None:
 
 def test_the_state_directory_is_chosen_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     config = Config(state_dir="/from/config")
-    environment = {"OPSCTL_STATE_DIR": "/from/environment", "HOME": "/home/u"}
+    environment = {"OPSCTL_STATE_DIR": "/from/environment", "HOME": "/h/u"}
     assert str(state_dir("/explicit", config, environment)) == "/explicit"
     assert str(state_dir(None, config, environment)) == "/from/environment"
     assert str(state_dir(None, config, {})) == "/from/config"
@@ -180,4 +180,4 @@ def test_the_state_directory_is_chosen_in_order(monkeypatch: pytest.MonkeyPatch)
     assert str(state_dir(None, None, {})) == "/var/lib/opsctl"
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     assert str(state_dir(None, None, {"XDG_STATE_HOME": "/x"})) == "/x/opsctl"
-    assert str(state_dir(None, None, {"HOME": "/home/u"})) == "/home/u/.local/state/opsctl"
+    assert str(state_dir(None, None, {"HOME": "/h/u"})) == "/h/u/.local/state/opsctl"

@@ -16,7 +16,7 @@ from opsctl.config.schema import EnvSecret, FileSecret, LaunchProfile
 from opsctl.config.secrets import SecretError
 from opsctl.profiles.launch import Command, command, plan, shell
 
-CALLER = {"PATH": "/usr/bin:/bin", "HOME": "/home/u", "LANG": "C.UTF-8", "LC_ALL": "C"}
+CALLER = {"PATH": "/usr/bin:/bin", "HOME": "/h/u", "LANG": "C.UTF-8", "LC_ALL": "C"}
 
 
 def profile(**facts: Any) -> LaunchProfile:
@@ -107,9 +107,9 @@ def test_null_and_empty_remove_a_variable_and_are_never_exported() -> None:
 
 def test_path_starts_with_the_interpreters_directory_even_without_a_callers_path() -> None:
     launch = profile(python="~/venv/bin/python")
-    made_command = command(launch, port=1, caller_environment={"HOME": "/home/u"})
-    assert made_command.argv[0] == "/home/u/venv/bin/python"
-    assert made_command.environment["PATH"].startswith("/home/u/venv/bin:/usr/local/sbin:")
+    made_command = command(launch, port=1, caller_environment={"HOME": "/h/u"})
+    assert made_command.argv[0] == "/h/u/venv/bin/python"
+    assert made_command.environment["PATH"].startswith("/h/u/venv/bin:/usr/local/sbin:")
 
 
 def test_a_secret_reaches_the_environment_and_never_the_arguments() -> None:
