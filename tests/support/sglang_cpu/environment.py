@@ -203,9 +203,9 @@ def _run(argv: list[str]) -> str:
             env=variables,
         )
     except subprocess.TimeoutExpired as error:
-        raise UnavailableError(f"{' '.join(argv[1:6])} took over {BUILD_TIMEOUT:.0f} s") from error
+        raise UnavailableError(f"{' '.join(argv[1:4])} took over {BUILD_TIMEOUT:.0f} s") from error
     except subprocess.CalledProcessError as error:
         said = [line for line in error.stderr.splitlines() if line.strip()] or ["nothing said"]
         errors = [line for line in said if "ERROR" in line] or said
-        raise UnavailableError(f"{' '.join(argv[1:6])} failed: {errors[-1].strip()}") from error
+        raise UnavailableError(f"{' '.join(argv[1:4])} failed: {errors[-1].strip()}") from error
     return done.stdout
