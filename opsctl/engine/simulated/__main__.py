@@ -20,6 +20,8 @@ def main() -> int:
     """Run one engine and return its exit code, or die from the signal it should die from."""
     began = time.monotonic()
     options = flags.parse(sys.argv[1:])
+    if {"ignore_sigterm", "stuck_stage"} & {fault.name for fault in options.faults}:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     say(f"{NAME} {__version__}: a simulated engine in the shape of SGLang {IMITATES}; "
         "no model is loaded and no GPU is used")  # fmt: skip
     arguments = ", ".join(f"{key}={value!r}" for key, value in flags.shown(options).items())

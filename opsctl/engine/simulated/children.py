@@ -148,7 +148,8 @@ def _child(title: str, body: Callable[[], None], parent: int, orphan: bool) -> N
             if os.getppid() != parent:
                 os._exit(1)
         set_title(title)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(signum, signal.SIG_DFL)
         body()
         code = 0
     except BaseException:

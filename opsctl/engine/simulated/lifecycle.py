@@ -61,8 +61,6 @@ class Engine:
 
     async def _start(self) -> int | None:
         """Load, listen and warm up; returns an exit code if that failed."""
-        if "ignore_sigterm" in self._faults or "stuck_stage" in self._faults:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
         loading = asyncio.create_task(self._load())
         loading.add_done_callback(lambda _: self._manager.load_ended(0))
         if code := await self._manager.loaded:

@@ -45,7 +45,7 @@ class Metrics:
             "simulated_by": NAME,
         }
         self._registry.register(
-            _Gauges(reader, {**labels, "tp_rank": "0", "pp_rank": "0", "dp_rank": "0"})
+            _Gauges(reader, {**labels, "tp_rank": "0", "pp_rank": "0", "moe_ep_rank": "0"})
         )
         names, values = tuple(labels), tuple(labels.values())
         streaming = (*names, "is_streaming")

@@ -12,6 +12,17 @@ from opsctl.engine.simulated.output import say
 
 _IDLE_GAUGES = 30.0
 
+_NOT_DISAGGREGATED = {
+    "mode": "null",
+    "prefill_bootstrap_queue_reqs": 0,
+    "prefill_inflight_queue_reqs": 0,
+    "decode_prealloc_queue_reqs": 0,
+    "decode_transfer_queue_reqs": 0,
+    "decode_retracted_queue_reqs": 0,
+    "kv_transfer_speed_gb_s": 0.0,
+    "kv_transfer_latency_ms": 0.0,
+}
+
 
 class Report:
     """Publishes when SGLang would.
@@ -115,6 +126,7 @@ class Report:
                 "accept_length": round(length, 4),
                 "accept_rate": round(self._rate(length), 4),
             }
+        load["disaggregation"] = _NOT_DISAGGREGATED
         load["queues"] = {
             "waiting": len(core.waiting),
             "grammar": 0,
