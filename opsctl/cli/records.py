@@ -15,6 +15,7 @@ import typer
 from opsctl.cli.client import places
 from opsctl.cli.options import ConfigOption, Output, OutputOption, StateDirOption
 from opsctl.errors import OpsctlError
+from opsctl.observe.events import sentence
 
 FollowOption = Annotated[bool, typer.Option("-f", "--follow", help="Go on with what comes.")]
 LinesOption = Annotated[
@@ -44,7 +45,7 @@ def events(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show the journal: every decision, switch, failure and recovery. JSON is one object a line."""
-    render = _raw if output is Output.JSON else _sentence
+    render = _raw if output is Output.JSON else sentence
     for line in _lines(places(state_dir, config).events, lines, follow):
         try:
             entry = json.loads(line)
@@ -55,16 +56,6 @@ def events(
 
 def _raw(entry: dict[str, Any]) -> str:
     return json.dumps(entry)
-
-
-def _sentence(entry: dict[str, Any]) -> str:
-    facts = {key: value for key, value in entry.items() if key not in {"time", "event"}}
-    told = " ".join(f"{key}={_short(value)}" for key, value in facts.items())
-    return f"{entry.get('time', '?')} {entry.get('event', '?'):<18} {told}"
-
-
-def _short(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _print(line: str) -> None:

@@ -57,4 +57,4 @@ def serve(
     first = load()
     places = Places(choose_state_dir(state_dir, first, os.environ))
     wishes = Wishes(auto_spec=auto_spec or observe, observe=observe, profile=profile, listen=listen)
-    raise typer.Exit(run(load, wishes, places))
+    run(load, wishes, places)

@@ -161,7 +161,7 @@ class StartPath:
                 self._reach(stage, now - began)
         if self._launch.profile.expect_log:
             self._seen.extend(lines)
-        return bool(lines)
+        return any(markers.is_progress(line) for line in lines)
 
     def _reach(self, stage: str, seconds: float) -> None:
         self._stage = stage

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,11 +12,20 @@ class Journal:
     """Appends events to `path`; the file is renamed to `path.1` … `path.<keep>` when it is full.
 
     Writing never raises: a full or vanished disk must not stop serving. What could not be written
-    is counted in `dropped` and told by the next event that gets through.
+    is counted in `dropped` and told by the next event that gets through. `echo` gets each event
+    as a sentence, for the terminal or systemd's journal.
     """
 
-    def __init__(self, path: Path, *, max_bytes: int = 10 * 2**20, keep: int = 5) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        max_bytes: int = 10 * 2**20,
+        keep: int = 5,
+        echo: Callable[[str], None] = lambda sentence: None,
+    ) -> None:
         self.path = path
+        self._echo = echo
         self.dropped = 0
         self._max_bytes = max_bytes
         self._keep = keep
@@ -27,6 +36,7 @@ class Journal:
         if self.dropped:
             entry["dropped_before"] = self.dropped
         line = json.dumps(entry, default=str) + "\n"
+        self._echo(sentence(entry))
         try:
             self._rotate_when_full(len(line))
             with self.path.open("a", encoding="utf-8") as file:
@@ -58,6 +68,17 @@ def rotated(path: Path, number: int) -> Path:
 def timestamp() -> str:
     """Now, as ISO-8601 in UTC with milliseconds."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def sentence(entry: Mapping[str, object]) -> str:
+    """An event as one line for people: time, name, facts."""
+    facts = {key: value for key, value in entry.items() if key not in {"time", "event"}}
+    told = " ".join(f"{key}={_short(value)}" for key, value in facts.items())
+    return f"{entry.get('time', '?')} {entry.get('event', '?'):<18} {told}".rstrip()
+
+
+def _short(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def parse_lines(text: str) -> Iterator[dict[str, object]]:

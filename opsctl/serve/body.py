@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Callable
 
 from aiohttp.web import BaseRequest, RequestPayloadError
 
+# aiohttp reads twice this from a client that nobody listens to before it stops reading.
+CLIENT_BUFFER = 2**16
 _SLICE = 2**17
 _ONE_WRITE = 2**20
 _STREAM = re.compile(rb'"stream"\s*:\s*true')
@@ -36,9 +38,9 @@ class Body:
 
     @property
     def expected_size(self) -> int:
-        """Bytes that `receive` will keep, as far as the headers tell."""
+        """Bytes of memory the body will take while it waits, as far as the headers tell."""
         declared = self._request.content_length or 0
-        return declared if declared <= self._keep else 0
+        return declared if declared <= self._keep else 2 * CLIENT_BUFFER
 
     @property
     def repeatable(self) -> bool:

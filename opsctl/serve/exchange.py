@@ -107,7 +107,6 @@ class Exchange:
         traffic, ticket = self._floor.traffic, self._ticket
         self._floor.room.gate.leave(ticket, self._loop.time())
         traffic.outcomes[outcome] += 1
-        traffic.admitted += ticket.admitted
         if ticket.waited:
             traffic.hold_seconds.observe(ticket.waited)
         if self._reply.answered_at is not None:
@@ -176,7 +175,9 @@ class Exchange:
             if failure is None:
                 return None
             if not self._ticket.patient:
-                raise RefusedError(Refusal(503, "engine_unavailable", failure.why, 1.0))
+                raise RefusedError(
+                    Refusal(503, "engine_unavailable", "The engine gave no answer.", 1.0)
+                )
             sends, client = sends + failure.sent, self._floor.fresh
             pause, *pauses = [sum(pauses)] if sends >= _SENDS else pauses
             if not await self._stays(engine, pause):

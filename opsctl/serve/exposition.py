@@ -21,9 +21,14 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SAMPLE = re.compile(
     r"([a-zA-Z_:][a-zA-Z0-9_:]*)"  # name
     r'(\{(?:[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\n]|\\.)*",?)*\})?'  # labels
-    r"[ \t]+(\S+)([ \t]+-?\d+)?[ \t]*"  # value, time
+    r"[ \t]+(\S+)([ \t]+-?\d+)?[ \t]*",  # value, time
+    re.ASCII,
 )
-_META = re.compile(r"# (HELP|TYPE) ([a-zA-Z_:][a-zA-Z0-9_:]*)(?: (.*))?")
+_VALUE = re.compile(r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|Inf|NaN)", re.A)
+_META = re.compile(
+    r"# (?:(HELP) ([a-zA-Z_:][a-zA-Z0-9_:]*) .*"
+    r"|(TYPE) ([a-zA-Z_:][a-zA-Z0-9_:]*) (?:counter|gauge|histogram|summary|untyped))"
+)
 _SUFFIXES = ("_bucket", "_sum", "_count", "_created", "_total")
 
 
@@ -93,9 +98,9 @@ def merge(own: str, engine: str) -> str:
     line; lines that are no exposition, and families that opsctl has itself, are left out, because
     one bad line would make a scraper drop everything.
     """
-    taken = {match[2] for line in own.splitlines() if (match := _META.fullmatch(line))}
+    taken = {match[4] for line in own.split("\n") if (match := _META.fullmatch(line))}
     families: dict[str, _Family] = {}
-    for line in engine.splitlines():
+    for line in engine.split("\n"):
         _take(line, families)
     kept = [family.text() for name, family in families.items() if name not in taken]
     return own + "".join(kept)
@@ -113,10 +118,11 @@ class _Family:
 
 def _take(line: str, families: dict[str, _Family]) -> None:
     if match := _META.fullmatch(line):
-        families.setdefault(match[2], _Family()).meta.setdefault(match[1], line)
+        name, kind = match[2] or match[4], match[1] or match[3]
+        families.setdefault(name, _Family()).meta.setdefault(kind, line)
         return
     match = _SAMPLE.fullmatch(line)
-    if match is None or not _is_number(match[3]):
+    if match is None or not _VALUE.fullmatch(match[3]):
         return
     family = families.setdefault(_family_name(match[1], families), _Family())
     family.samples.setdefault(match[1] + (match[2] or ""), line)
@@ -130,14 +136,6 @@ def _family_name(sample: str, families: Mapping[str, object]) -> str:
         if base != sample and base in families:
             return base
     return sample
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:

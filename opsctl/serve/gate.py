@@ -68,6 +68,7 @@ class Gate:
         self._reason = "starting"
         self._admit = True
         self._retry_after = 30.0
+        self.admitted = 0
 
     @property
     def engine(self) -> Engine | None:
@@ -98,7 +99,7 @@ class Gate:
         """Say where the request goes, why it does not, or None: it is (still) held."""
         if self._engine and self._engine.epoch > ticket.failed_epoch:
             self.leave(ticket, now)
-            ticket.admitted = True
+            self._let_in(ticket)
             return self._engine
         refusal = self._refusal(ticket, now)
         if refusal:
@@ -106,7 +107,7 @@ class Gate:
             return refusal
         if ticket.held_since is None:
             ticket.held_since = now
-            ticket.admitted = True
+            self._let_in(ticket)
             self._held[ticket.number] = ticket
             self._held_bytes += ticket.size
         return None
@@ -150,6 +151,10 @@ class Gate:
         self._engine = None
         self._reason, self._admit, self._retry_after = reason, admit, retry_after
         return () if admit else self._in_order()
+
+    def _let_in(self, ticket: Ticket) -> None:
+        self.admitted += not ticket.admitted
+        ticket.admitted = True
 
     def _in_order(self) -> tuple[Ticket, ...]:
         # A retried request is older than those that came while it was at the engine.

@@ -16,6 +16,7 @@ from aiohttp.web import BaseRequest, Server, StreamResponse
 from opsctl.config.schema import GatewayConfig
 from opsctl.errors import PreconditionError, UsageError
 from opsctl.serve import forward, own
+from opsctl.serve.body import CLIENT_BUFFER
 from opsctl.serve.exchange import Exchange, Floor
 from opsctl.serve.gate import Gate, Limits, Refusal
 from opsctl.serve.reply import Reply
@@ -77,7 +78,7 @@ class Gateway:
             auto_decompress=False,
             max_line_size=_MAX_HEAD,
             max_field_size=_MAX_HEAD,
-            read_bufsize=forward.READ_BUFFER,
+            read_bufsize=CLIENT_BUFFER,
         )
         try:
             self._listener = await loop.create_server(self._web, host, port, backlog=1024)
@@ -157,7 +158,7 @@ class Gateway:
             in_flight=len(in_flight),
             held=gate.held + (floor.backing_off if floor else 0),
             held_bytes=gate.held_bytes,
-            admitted_total=traffic.admitted,
+            admitted_total=gate.admitted,
             completed_total=traffic.outcomes["completed"],
             failed_total=traffic.outcomes["failed"],
             abandoned_total=traffic.outcomes["abandoned"],

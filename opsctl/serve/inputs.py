@@ -38,7 +38,7 @@ class StartFailed:
 
 @dataclass(frozen=True)
 class EngineLost:
-    """A ready engine exited, hangs or lost a child; `kind` is one of these words."""
+    """A ready engine is lost; `kind` is `exited`, `hang`, `child_lost` or what its log tells."""
 
     generation: int
     kind: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -62,12 +63,12 @@ def apply(config: Config, wishes: Wishes) -> Config:
     return config.model_copy(update={"serve": serve, "auto_spec": auto})
 
 
-def run(load: Callable[[], Config], wishes: Wishes, places: Places) -> int:
-    """Serve until told to stop; the exit code. Raises OpsctlError before anything is started."""
+def run(load: Callable[[], Config], wishes: Wishes, places: Places) -> None:
+    """Serve until told to stop. Raises the OpsctlError that kept it from starting or ended it."""
     config = apply(load(), wishes)
     places.create()
     with lock(places.lock, what=str(places.root)):
-        return uvloop.run(_Instance(config, load, wishes, places).run())
+        uvloop.run(_Instance(config, load, wishes, places).run())
 
 
 class _Instance:
@@ -77,7 +78,7 @@ class _Instance:
         self._load = load
         self._wishes = wishes
         self._places = places
-        self._journal = Journal(places.events)
+        self._journal = Journal(places.events, echo=_say)
         past = remembered.read(places.state)
         self._past = past
         key = config.serve.gateway.api_key
@@ -102,7 +103,8 @@ class _Instance:
         gateway.metrics_source = self._engine_metrics
         gateway.status_source = lambda: status(self._supervisor)
 
-    async def run(self) -> int:
+    async def run(self) -> None:
+        """Serve to the end; raises the error that ended it, if one did."""
         supervisor, config = self._supervisor, self._supervisor.config
         preflight.check_files(
             config.profiles[config.serve.profile], log_dir=self._places.engine_log.parent
@@ -114,7 +116,7 @@ class _Instance:
             await self._begin(self._past)
             await control.start(self._places.socket)
             self._listen_to_signals()
-            return await supervisor.run()
+            await supervisor.run()
         finally:
             await control.close()
             await supervisor.gateway.stop()
@@ -170,3 +172,8 @@ class _Instance:
     async def _engine_metrics(self) -> str | None:
         engine = self._supervisor.keeper.engine
         return None if engine is None else await engine.client.metrics_text()
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()

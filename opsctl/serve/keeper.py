@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Coroutine
 
 from opsctl.config.schema import Config
+from opsctl.engine import markers
 from opsctl.engine.release import MemoryReader, SimulatedMemory, UnknownMemory
 from opsctl.engine.start import Launch, RunningEngine, StartPath
 from opsctl.engine.stop import stop
@@ -98,7 +99,10 @@ class Keeper:
     async def _watch(self, engine: RunningEngine, generation: int) -> None:
         code = await engine.process.wait()
         how = "ended" if code is None else f"ended with exit code {code}"
-        self._post(EngineLost(generation, "exited", f"engine process {how}"))
+        engine.log.read_new()
+        failure = markers.classify(engine.log.tail(200), code)
+        kind = "exited" if failure.kind == "unknown" else failure.kind
+        self._post(EngineLost(generation, kind, f"engine process {how}: {failure.what}"))
 
     async def _stop(self, generation: int, force: bool) -> None:
         await self._cancel("start")

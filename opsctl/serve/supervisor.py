@@ -16,6 +16,7 @@ from collections.abc import Callable
 from opsctl.autospec.guards import Situation
 from opsctl.config.schema import Config, Timeouts
 from opsctl.engine.start import RunningEngine
+from opsctl.errors import GaveUpError, ReleaseError
 from opsctl.observe.events import Journal
 from opsctl.profiles.fingerprint import fingerprint
 from opsctl.serve import effects as do
@@ -23,7 +24,7 @@ from opsctl.serve import lifecycle, remembered
 from opsctl.serve.automation import Automation
 from opsctl.serve.failures import RestartRules
 from opsctl.serve.gateway import Gateway
-from opsctl.serve.inputs import Adopted, EngineLost, Event, Idle, SwitchAsked, Tick
+from opsctl.serve.inputs import Adopted, EngineLost, Event, Idle, StartFailed, SwitchAsked, Tick
 from opsctl.serve.keeper import Keeper
 from opsctl.serve.notify import Notifier
 from opsctl.serve.places import Places
@@ -70,14 +71,14 @@ class Supervisor:
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._watch: EngineWatch | None = None
         self._idle: asyncio.Task[None] | None = None
-        self._changed = asyncio.Event()
+        self._last_failure = ""
 
     def post(self, event: Event) -> None:
         """Hand an event to the owner loop; safe from any task or signal handler of the loop."""
         self._events.put_nowait(event)
 
-    async def run(self) -> int:
-        """Own serving until it ends; the exit code."""
+    async def run(self) -> None:
+        """Own serving until it ends; raises GaveUpError or ReleaseError when it had to end."""
         helpers = [asyncio.ensure_future(self._tick()), asyncio.ensure_future(self._sample())]
         try:
             while self.state.exit_code is None:
@@ -88,23 +89,19 @@ class Supervisor:
                 with contextlib.suppress(asyncio.CancelledError):
                     await task
             await self.keeper.close()
-        return self.state.exit_code
+        self._raise_if_failed()
 
     def handle(self, event: Event) -> None:
         """Step the state machine with one event and carry out what follows."""
         before = self.state
         self.state, wanted = lifecycle.step(before, event, self.clock(), self.rules())
+        if isinstance(event, StartFailed | EngineLost):
+            self._last_failure = event.why
         for effect in wanted:
             self._perform(effect)
         if self.state != before:
             self._save()
             self._tell_systemd(before)
-            self._changed.set()
-            self._changed = asyncio.Event()
-
-    async def changed(self) -> None:
-        """Return after the next change of state."""
-        await self._changed.wait()
 
     def rules(self) -> Rules:
         """The rules of the configuration as it is now."""
@@ -236,6 +233,18 @@ class Supervisor:
             remembered.save(self.places.state, snapshot)
         except OSError as error:
             self.record("state_not_saved", why=str(error))
+
+    def _raise_if_failed(self) -> None:
+        if self.state.exit_code == lifecycle.GAVE_UP:
+            raise GaveUpError(
+                f"{self.state.reason}; the last one: {self._last_failure}",
+                hint=f"read {self.places.engine_log} and `opsctl events`, then serve again",
+            )
+        if self.state.exit_code == lifecycle.NOT_RELEASED:
+            raise ReleaseError(
+                self.state.reason,
+                hint="end what is named; if it cannot be ended, reset the GPU or reboot",
+            )
 
     def _tell_systemd(self, before: State) -> None:
         state = self.state

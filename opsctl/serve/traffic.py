@@ -60,7 +60,6 @@ class Traffic:
     """Mutable counts; only the gateway adds to them."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
-    admitted: int = 0
     retried: int = 0
     cut: int = 0
     last_progress: float | None = None

@@ -48,6 +48,7 @@ class EngineWatch:
 
     async def look(self) -> Look:
         """One look; asks the engine for its loads, with that call's own short deadline."""
+        self._engine.log.read_new()  # also keeps the file from growing without bound
         loads = await self._engine.client.loads()
         now, counters = self._clock(), self._counters()
         return Look(_sample(now, counters, loads), self._lost(now, counters, loads))
