@@ -211,6 +211,7 @@ class GateMachine(RuleBasedStateMachine):
 
     @invariant()
     def counts_match(self) -> None:
+        assert self.gate.admitted == len(self.admitted)
         assert self.gate.held == len(self.waiting)
         assert self.gate.held_bytes == sum(t.size for t in self.waiting.values())
 
