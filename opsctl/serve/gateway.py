@@ -108,9 +108,13 @@ class Gateway:
         if self.cut("opsctl stops"):
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.idle(), _STOP_GRACE)
+        transports = [c.transport for c in self._web.connections if c.transport is not None]
         self._web.pre_shutdown()  # idle connections first: shutdown would wait for them
         await self._web.shutdown(_STOP_GRACE)
-        await self._listener.wait_closed()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._listener.wait_closed(), _STOP_GRACE)
+        for transport in transports:  # clients that do not read what is left for them
+            transport.abort()
         await self._floor.reused.close()
         await self._floor.fresh.close()
         self._listener = self._web = self._floor = None

@@ -12,6 +12,7 @@ import json
 import socket
 import struct
 from collections.abc import Sequence
+from contextlib import suppress
 from http import HTTPStatus
 
 from aiohttp.abc import AbstractStreamWriter
@@ -136,7 +137,9 @@ class Reply:
 
     async def drain(self) -> None:
         """Wait until the client has read enough."""
-        await self._request.writer.drain()
+        # When the client leaves, the cancellation that follows says so; this is not the engine's.
+        with suppress(ConnectionError):
+            await self._request.writer.drain()
 
     def finish(self, head: bytes = b"") -> None:
         """End the response properly; `head` when there was no body at all."""

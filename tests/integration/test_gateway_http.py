@@ -228,7 +228,8 @@ async def test_a_large_body_waits_unread_with_its_client_and_is_not_sent_twice()
         assert "too large to be kept" in (await response.json())["error"]["message"]
 
 
-async def test_a_slow_client_slows_the_engine_down_instead_of_filling_memory() -> None:
+@pytest.mark.parametrize("end", ["client leaves", "gateway stops"])
+async def test_a_slow_client_slows_the_engine_down_instead_of_filling_memory(end: str) -> None:
     sent = 0
 
     async def flood(request: web.BaseRequest) -> web.StreamResponse:
@@ -249,8 +250,13 @@ async def test_a_slow_client_slows_the_engine_down_instead_of_filling_memory() -
             before = sent
             await asyncio.sleep(0.1)
             assert sent < 64 * 2**20
-        writer.close()
-        await d.in_flight(0)
+        if end == "client leaves":
+            writer.transport.abort()
+            await d.in_flight(0)
+            assert d.gateway.counters.abandoned_total == 1
+        else:
+            await asyncio.wait_for(d.gateway.stop(), 8)
+            writer.transport.abort()
 
 
 async def test_a_request_that_is_no_http_gets_400_and_harms_nobody(
