@@ -51,6 +51,8 @@ async def test_tree_has_sglangs_titles_and_nothing_else(tmp_path: Path) -> None:
             "sglang::detokenizer", "sglang::scheduler_TP0", "sglang::scheduler_TP1",
             "sglang::scheduler_TP2",
         ]  # fmt: skip
+        raw = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in titles}
+        assert raw == {pid: f"{title}\0".encode() for pid, title in titles.items()}
         names = {Path(f"/proc/{pid}/comm").read_text().strip() for pid in titles}
         assert names == {"sglang::detoken", "sglang::schedul"}
 
