@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from pathlib import Path
 from typing import Any
 
 from opsctl.errors import OpsctlError, TemporaryError
@@ -29,13 +28,11 @@ def places(state_dir: str | None, config: str | None) -> Places:
 
 
 def _configuration(explicit: str | None) -> Any:
-    from opsctl.config import load as loading
-    from opsctl.config.locate import locate
+    from opsctl.cli.loading import load_config
     from opsctl.errors import ConfigError
 
     try:
-        paths = locate(explicit, environment=os.environ, cwd=Path.cwd())
-        return loading.load(paths, environment=os.environ).config
+        return load_config(explicit, warn=False).config
     except ConfigError:
         if explicit is not None:
             raise

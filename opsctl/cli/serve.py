@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -38,8 +37,8 @@ def serve(
     Exit codes: 0 stopped, 4 the host is not ready, 69 gave up after repeated failures,
     75 another opsctl serves from this state directory, 78 bad configuration.
     """
-    from opsctl.config import load as loading
-    from opsctl.config.locate import locate
+    from opsctl.cli.loading import load_config
+    from opsctl.config.load import demo as demo_config
     from opsctl.config.state_dir import state_dir as choose_state_dir
     from opsctl.errors import UsageError
     from opsctl.serve.instance import Wishes, run
@@ -49,10 +48,7 @@ def serve(
         raise UsageError("--demo and --config exclude each other")
 
     def load() -> Config:
-        if demo:
-            return loading.demo().config
-        paths = locate(config, environment=os.environ, cwd=Path.cwd())
-        return loading.load(paths, environment=os.environ).config
+        return demo_config().config if demo else load_config(config).config
 
     first = load()
     places = Places(choose_state_dir(state_dir, first, os.environ))
