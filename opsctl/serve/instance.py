@@ -113,9 +113,9 @@ class _Instance:
         try:
             await supervisor.gateway.start(config.serve.listen)
             self._record_start()
+            self._listen_to_signals()
             await self._begin(self._past)
             await control.start(self._places.socket)
-            self._listen_to_signals()
             await supervisor.run()
         finally:
             await control.close()
@@ -155,6 +155,9 @@ class _Instance:
             name = number.name
             loop.add_signal_handler(number, self._supervisor.post, StopAsked(name))
         loop.add_signal_handler(signal.SIGHUP, self._reload_quietly)
+        # A failing SGLang child sends SIGQUIT to its parent; when that has died first, opsctl has
+        # adopted the child and is meant. (Not ignored: the engine would inherit that.)
+        loop.add_signal_handler(signal.SIGQUIT, self._journal.record, "sigquit_survived")
 
     def _reload(self) -> list[str]:
         """Take over the configuration as it is on disk now; what needs a restart is told."""

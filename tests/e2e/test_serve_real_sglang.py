@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -14,7 +15,7 @@ import yaml
 
 from opsctl.bench.traffic import Job, Outcome, keep_busy
 from opsctl.config.schema import LaunchProfile
-from tests.support.server import free_port
+from tests.support.server import free_port, wait_until
 from tests.support.serving import Serving
 from tests.support.sglang_cpu.environment import SglangEnvironment
 from tests.support.sglang_cpu.profiles import SERVED_NAME, baseline, eagle3
@@ -109,6 +110,39 @@ async def test_two_switches_under_load_lose_nothing_and_leave_nothing(
         assert serving.process.wait(30) == 0
         assert serving.leftovers() == []
         assert [path for path in segments if path.exists()] == []
+
+
+async def test_a_stop_in_the_middle_of_a_start_leaves_nothing(
+    configuration: Path, tmp_path: Path
+) -> None:
+    """SGLang's main process dies at once, and its orphans turn on whoever adopts them.
+
+    A child that fails then sends SIGQUIT to its parent, which is opsctl by that time; one that
+    does not would stay for ever, with 700 MB.
+    """
+    arguments = ("--auto-spec", "--config", str(configuration))
+    with Serving(arguments, tmp_path / "state") as serving:
+        await asyncio.to_thread(
+            lambda: wait_until(
+                lambda: "sglang::detokenizer" in engine_titles(serving),
+                seconds=150,
+                what="the engine has its children",
+            )
+        )
+        stopped = await asyncio.to_thread(serving.opsctl, "stop")
+        assert stopped.returncode == 0, stopped.stderr
+        assert serving.process.wait(60) == 0, serving.output.read_text()[-3000:]
+        assert serving.leftovers() == []
+
+
+def engine_titles(serving: Serving) -> set[str]:
+    """Return the titles of the engine's processes, whose session is noted for the end."""
+    titles = set()
+    for process in psutil.Process(serving.process.pid).children(recursive=True):
+        with contextlib.suppress(psutil.Error, ProcessLookupError):
+            serving.sessions.add(os.getsid(process.pid))
+            titles.add(" ".join(process.cmdline()).strip())
+    return titles
 
 
 def unordered_stages(serving: Serving) -> list[list[str]]:
