@@ -120,7 +120,7 @@ def stop(
 ) -> None:
     """End `opsctl serve`: finish requests in flight, stop the engine, verify its release."""
     where = places(state_dir, config)
-    ask(where, "POST", "/v1/stop")
+    pid = ask(where, "POST", "/v1/stop")["pid"]
     last = ""
     while wait:
         try:
@@ -133,7 +133,23 @@ def stop(
             last = line
         time.sleep(POLL)
     if wait:
+        _wait_for_exit(pid)
         message("stopped")
+
+
+def _wait_for_exit(pid: int) -> None:
+    """The socket closes before the process ends; a script that goes on must not meet it."""
+    import os
+    import select
+
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        select.select([descriptor], [], [], 30.0)
+    finally:
+        os.close(descriptor)
 
 
 def reload(

@@ -76,6 +76,11 @@ class Gate:
         return self._engine
 
     @property
+    def admits(self) -> bool:
+        """Whether requests that cannot be served now may wait."""
+        return self._admit
+
+    @property
     def reason(self) -> str:
         """Why requests wait or are turned away."""
         return "the engine does not answer" if self._engine else self._reason

@@ -126,8 +126,10 @@ class Gateway:
 
     def close(self, reason: str, *, admit: bool = True, retry_after: float = 30.0) -> None:
         """Hold requests from now on, or (`admit=False`) turn new and waiting ones away with 503."""
+        news = self.gate.engine is not None or admit != self.gate.admits
         self._room.close(reason, admit=admit, retry_after=retry_after)
-        self._record("gate_closed", reason=reason, admit=admit, held=self.gate.held)
+        if news:
+            self._record("gate_closed", reason=reason, admit=admit, held=self.gate.held)
 
     def cut(self, reason: str) -> int:
         """End what is at the engine; returns how many answers were broken off by it.
