@@ -1,0 +1,1 @@
+"""GPUs: who holds their memory and why, and how it is freed."""
