@@ -191,9 +191,11 @@ async def test_a_hang_is_seen_though_health_says_200(tmp_path: Path) -> None:
         async with traffic(before, 4, tokens=400) as done:
             await status_when(instance, lambda s: s["load"]["in_flight"] == 4, "all in flight")
             engine_children(before)["sglang::scheduler_TP0"].suspend()
-            async with aiohttp.ClientSession() as session:
-                async with session.get(f"{url}/model_info") as answer:
-                    assert answer.status == 200
+            async with (
+                aiohttp.ClientSession() as session,
+                session.get(f"{url}/model_info") as answer,
+            ):
+                assert answer.status == 200
             await until_replaced(instance, before)
             await more(done, 1)
         (lost,) = events(instance, "engine_lost")
