@@ -14,8 +14,16 @@ class Notifier:
         self._address = environment.get("NOTIFY_SOCKET", "")
         microseconds = environment.get("WATCHDOG_USEC", "")
         for_us = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
-        self.watchdog = for_us and microseconds.isdigit()
-        """Whether systemd wants signs of life from the owner loop."""
+        self._watchdog = for_us and microseconds.isdigit()
+
+    def alive(self) -> None:
+        """Tell systemd's watchdog, if it asked, that the owner loop still turns."""
+        if self._watchdog:
+            self.send(WATCHDOG=1)
+
+    def extend(self, seconds: float) -> None:
+        """Ask systemd to wait this much longer, from now, for a start or a stop to end."""
+        self.send(EXTEND_TIMEOUT_USEC=int(seconds * 1_000_000))
 
     def send(self, **fields: str | int) -> None:
         """Send assignments such as READY=1; never raises, systemd may be restarting."""

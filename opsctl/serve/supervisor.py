@@ -35,6 +35,9 @@ from opsctl.system.procfs import boot_id
 
 TICK = 0.2
 SAMPLE = 1.0
+EXTEND_EVERY, EXTEND_BY = 5.0, 60.0
+"""Starts and stops of large models outlast systemd's fixed time-outs. opsctl has deadlines of its
+own for each, so while its loop lives systemd may wait on."""
 
 
 class Supervisor:
@@ -186,10 +189,13 @@ class Supervisor:
         self.post(Idle(generation))
 
     async def _tick(self) -> None:
+        extended = 0.0
         while True:
             self.post(Tick())
-            if self.notifier.watchdog:
-                self.notifier.send(WATCHDOG=1)
+            self.notifier.alive()
+            if self.state.phase is not Phase.SERVING and self.clock() - extended > EXTEND_EVERY:
+                extended = self.clock()
+                self.notifier.extend(EXTEND_BY)
             await asyncio.sleep(TICK)
 
     async def _sample(self) -> None:

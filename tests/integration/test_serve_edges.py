@@ -1,0 +1,188 @@
+"""Edges of a serving instance: who may control it, what it never shows, what systemd hears."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import psutil
+
+from opsctl.bench.traffic import stream_once
+from opsctl.serve.places import Places
+from tests.support.serving import Serving
+from tests.support.simulated import job, serving
+
+KEY = "sk-a-key-that-must-not-be-seen"
+NOBODY = 65534
+
+
+def control_as(uid: int, path: Path) -> bytes:
+    """Ask for the status over the socket as another user; the first line of the answer."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        answer = b"nothing"
+        try:
+            os.setgroups([])
+            os.setgid(uid)
+            os.setuid(uid)
+            with socket.socket(socket.AF_UNIX) as channel:
+                channel.connect(str(path))
+                channel.sendall(b"GET /v1/status HTTP/1.1\r\nHost: opsctl\r\n\r\n")
+                answer = channel.recv(4096).split(b"\r\n")[0]
+        except OSError as error:
+            answer = type(error).__name__.encode()
+        finally:
+            os.write(writing, answer)
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        answer = pipe.read()
+    os.waitpid(child, 0)
+    return answer
+
+
+async def test_only_the_owner_may_control_it_even_when_the_modes_are_wrong(tmp_path: Path) -> None:
+    with serving(tmp_path) as instance:
+        await asyncio.to_thread(instance.wait_serving)
+        path = Places(instance.state_dir).socket
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert path.parent.stat().st_mode & 0o777 == 0o700
+        assert control_as(os.geteuid(), path) == b"HTTP/1.1 200 OK"
+        if os.geteuid() != 0:
+            return  # only root can pretend to be somebody else
+        assert control_as(NOBODY, path) == b"PermissionError"
+        opened = [path, *(p for p in path.parents if p != Path("/") and p.owner() == "root")]
+        modes = {p: p.stat().st_mode for p in opened}
+        try:
+            for place in opened:
+                place.chmod(0o777)
+            assert control_as(NOBODY, path) == b"HTTP/1.1 403 Forbidden"
+        finally:
+            for place, mode in modes.items():
+                place.chmod(mode)
+
+
+async def test_a_client_key_is_asked_for_and_never_shown(tmp_path: Path) -> None:
+    secret = tmp_path / "key"
+    secret.write_text(KEY + "\n")
+    gateway = {"api_key": {"file": str(secret)}, "hold": {"time": "60s"}}
+    serve = {"listen": "127.0.0.1:0", "profile": "eagle3", "gateway": gateway}
+    with serving(tmp_path, serve=serve) as instance:
+        status = await asyncio.to_thread(instance.wait_serving)
+        wanted = job(status)
+        async with aiohttp.ClientSession() as session:
+            assert (await stream_once(session, wanted)).status == 401
+            with_key = type(wanted)(**{**vars(wanted), "api_key": KEY})
+            assert (await stream_once(session, with_key)).ok
+            async with session.get(f"{wanted.url}/metrics") as answer:
+                metrics = await answer.text()
+        config = tmp_path / "opsctl.yaml"
+        shown = [
+            json.dumps(status),
+            metrics,
+            instance.opsctl("events", "-n", "1000", "-o", "json").stdout,
+            instance.opsctl("logs", "-n", "1000").stdout,
+            instance.opsctl("config", "show", "--config", str(config)).stdout,
+            instance.output.read_text(),
+            (instance.state_dir / "state.json").read_text(),
+            *commands_and_environments(instance),
+        ]
+        assert all(shown)
+        assert not any(KEY in text for text in shown)
+
+
+def commands_and_environments(instance: Serving) -> list[str]:
+    """Arguments and environment of opsctl and of everything it started."""
+    main = psutil.Process(instance.process.pid)
+    found = []
+    for process in (main, *main.children(recursive=True)):
+        found.append(" ".join(process.cmdline()) + json.dumps(process.environ()) + "-")
+    return found
+
+
+async def test_a_start_without_an_expected_log_line_is_told_as_degraded(tmp_path: Path) -> None:
+    instance = serving(tmp_path)
+    path = tmp_path / "opsctl.yaml"
+    path.write_text(
+        path.read_text().replace(
+            "    served_name: demo\n",
+            "    served_name: demo\n"
+            "    expect_log: ['fired up and ready to roll', 'Using the fast kernel']\n",
+        )
+    )
+    with instance:
+        status = await asyncio.to_thread(instance.wait_serving)
+        assert status["engine"]["degraded"] == ["Using the fast kernel"]
+        assert "degraded: log lacks Using the fast kernel" in instance.opsctl("status").stdout
+        assert any(event["event"] == "degraded" for event in instance.events())
+
+
+class Systemd:
+    """Stands in for systemd's notify socket."""
+
+    def __init__(self, path: Path) -> None:
+        self.channel = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.channel.bind(str(path))
+        self.channel.setblocking(False)
+
+    def __enter__(self) -> Systemd:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.channel.close()
+
+    def heard(self) -> list[dict[str, str]]:
+        """Every message so far, as assignments."""
+        messages = []
+        while True:
+            try:
+                text = self.channel.recv(4096).decode()
+            except BlockingIOError:
+                return messages
+            messages.append(dict(line.split("=", 1) for line in text.splitlines()))
+
+
+async def test_systemd_hears_of_the_start_of_life_and_of_the_end(tmp_path: Path) -> None:
+    instance = serving(tmp_path)
+    path = tmp_path / "notify"
+    instance.environment = {"NOTIFY_SOCKET": str(path), "WATCHDOG_USEC": "5000000"}
+    with Systemd(path) as systemd, instance:
+        await asyncio.to_thread(instance.wait_serving)
+        heard = systemd.heard()
+        starting = [m["STATUS"] for m in heard if m.get("STATUS", "").startswith("starting")]
+        assert starting
+        ready = next(i for i, message in enumerate(heard) if message.get("READY") == "1")
+        assert not any("READY" in message for message in heard[:ready])
+        assert any(int(m.get("EXTEND_TIMEOUT_USEC", 0)) > 0 for m in heard[:ready])
+        assert any(message.get("WATCHDOG") == "1" for message in heard)
+        assert instance.opsctl("stop").returncode == 0
+        assert any(message.get("STOPPING") == "1" for message in systemd.heard())
+
+
+async def test_following_events_shows_what_comes(tmp_path: Path) -> None:
+    with serving(tmp_path) as instance:
+        await asyncio.to_thread(instance.wait_serving)
+        follower = await asyncio.create_subprocess_exec(
+            str(Path(sys.executable).with_name("opsctl")),
+            *("events", "-f", "-n", "0", "-o", "json", "--state-dir", str(instance.state_dir)),
+            stdout=asyncio.subprocess.PIPE,
+        )
+        assert follower.stdout is not None
+        try:
+            seen: list[Any] = []
+            async with asyncio.timeout(30):
+                while "drained" not in seen:
+                    if not seen:
+                        await asyncio.to_thread(instance.opsctl, "drain")
+                    seen.append(json.loads(await follower.stdout.readline())["event"])
+        finally:
+            follower.terminate()
+            await follower.wait()
+        assert "drain_asked" in seen
