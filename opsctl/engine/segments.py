@@ -1,77 +1,16 @@
-"""Shared memory an engine leaves in /dev/shm: whose it is, and when it may be removed.
-
-SGLang is torn down by SIGKILL, which skips every unlink, so segments pile up until the tmpfs is
-full and the next scheduler dies of SIGBUS. But people also keep model weights in /dev/shm: only
-known families are looked at, and of those only files that a member had open or mapped.
-"""
+"""Shared memory of an engine's members; what may be done with it is `system.segments`' matter."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-from collections.abc import Collection, Iterable
-from pathlib import Path
+from collections.abc import Iterable
 
 from opsctl.engine.tree import Member
-from opsctl.system import procfs
+from opsctl.system import segments
+from opsctl.system.segments import Segment, remaining, remove_unused
 
-Segment = tuple[str, int]
-"""Path and inode: a file made later under the same name is another one."""
-
-# sglang 0.5.13+ load snapshots; 0.5.2x tagged segments; torch tensors shared between processes;
-# Python's multiprocessing.shared_memory and its semaphores; NCCL; CUDA IPC.
-_FAMILIES = (
-    "sglang_loads_",
-    "sgl_shm_",
-    "multi_tokenizer_args_",
-    "torch_",
-    "psm_",
-    "sem.mp-",
-    "nccl-",
-    "cuda.shm.",
-)
+__all__ = ["Segment", "remaining", "remove_unused", "used_by"]
 
 
 def used_by(members: Iterable[Member]) -> frozenset[Segment]:
     """Segments of known families that living members have open or mapped."""
-    return frozenset(
-        segment
-        for member in members
-        if member.living
-        for segment in procfs.shared_memory(member.pid)
-        if Path(segment[0]).name.startswith(_FAMILIES)
-    )
-
-
-def remaining(segments: Iterable[Segment]) -> frozenset[Segment]:
-    """Those that still exist as the same file."""
-    return frozenset(segment for segment in segments if _inode(segment[0]) == segment[1])
-
-
-def remove_unused(segments: Collection[Segment]) -> None:
-    """Unlink segments of dead members, unless another user or a living process has them.
-
-    A process that cannot be looked into belongs to another user; so would its segment.
-    """
-    left = remaining(segments)
-    if not left:
-        return
-    in_use = {inode for pid in procfs.pids() for _, inode in procfs.shared_memory(pid)}
-    for path, inode in left:
-        if inode not in in_use and _owner(path) == os.geteuid():
-            with contextlib.suppress(OSError):
-                Path(path).unlink()
-
-
-def _inode(path: str) -> int | None:
-    try:
-        return Path(path).lstat().st_ino
-    except OSError:
-        return None
-
-
-def _owner(path: str) -> int | None:
-    try:
-        return Path(path).lstat().st_uid
-    except OSError:
-        return None
+    return segments.used_by(member.pid for member in members if member.living)

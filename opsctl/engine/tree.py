@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,17 +17,13 @@ from typing import Literal
 
 from opsctl.system import procfs, subreaper
 from opsctl.system.cgroup import Cgroup
+from opsctl.system.compilers import is_compiler
 from opsctl.system.procfs import ProcessStat
 
 NONCE = "OPSCTL_NONCE"
 """Environment variable that carries the launch nonce into every process of an engine."""
 
 Evidence = Literal["cgroup", "session", "nonce", "descendant"]
-
-_COMPILERS = re.compile(
-    r"(nvcc|cicc|ptxas(-\w+)?|fatbinary|cudafe\+\+|nvlink|ninja|cc1|cc1plus|collect2"
-    r"|([\w.-]+-)?(gcc|g\+\+|cc|c\+\+|ld|as)|clang(\+\+)?|ld\.\w+)(-[\d.]+)?"
-)
 
 
 @dataclass(frozen=True)
@@ -124,12 +119,6 @@ def compiling(members: Iterable[Member]) -> bool:
     One that waits for a stale lock is not on a CPU, and does not count.
     """
     return any(member.state == "R" and is_compiler(member.title) for member in members)
-
-
-def is_compiler(title: str) -> bool:
-    """Whether a command line is that of a compiler, assembler, linker or build tool."""
-    program = title.partition(" ")[0].rpartition("/")[2]
-    return bool(_COMPILERS.fullmatch(program)) or "_inductor/compile_worker" in title
 
 
 def _evidence(

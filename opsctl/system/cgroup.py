@@ -67,11 +67,16 @@ def writable_parent() -> Cgroup | None:
 
     The cgroup2 mount is found through mountinfo: a hybrid host has it beside the old hierarchies.
     """
-    content = (procfs.PROC / "self/mountinfo").read_text(errors="surrogateescape")
-    directory = own_directory(content, procfs.cgroup_of("self"))
+    directory = directory_of(procfs.cgroup_of("self"))
     if directory is None or not _may_create(directory):
         return None
     return Cgroup(directory)
+
+
+def directory_of(path: str | None) -> Path | None:
+    """The directory of the cgroup2 path that /proc/PID/cgroup shows; None when not visible."""
+    content = (procfs.PROC / "self/mountinfo").read_text(errors="surrogateescape")
+    return own_directory(content, path)
 
 
 def own_directory(mountinfo: str, own: str | None) -> Path | None:

@@ -7,8 +7,11 @@ import os
 import select
 import signal
 from collections.abc import Iterable
+from typing import Literal
 
 from opsctl.system import procfs
+
+Delivery = Literal["sent", "gone", "denied"]
 
 
 def open_pidfd(pid: int, start_time: int) -> int | None:
@@ -30,11 +33,18 @@ def open_pidfd(pid: int, start_time: int) -> int | None:
 
 def send(descriptor: int, number: signal.Signals) -> bool:
     """Signal through a pidfd; False when the process is gone or may not be signalled."""
+    return deliver(descriptor, number) == "sent"
+
+
+def deliver(descriptor: int, number: signal.Signals) -> Delivery:
+    """Signal through a pidfd, and say why it could not be done (`denied`: no permission)."""
     try:
         signal.pidfd_send_signal(descriptor, number)
+    except PermissionError:
+        return "denied"
     except OSError:
-        return False
-    return True
+        return "gone"
+    return "sent"
 
 
 def signal_process(pid: int, start_time: int, number: signal.Signals) -> bool:

@@ -5,8 +5,9 @@ import os
 import pytest
 
 from opsctl.engine import tree
-from opsctl.engine.tree import Identity, Member, compiling, find, is_compiler, living
+from opsctl.engine.tree import Identity, Member, compiling, find, living
 from opsctl.system import procfs
+from opsctl.system.compilers import is_compiler
 from opsctl.system.procfs import ProcessStat
 
 IDENTITY = Identity("mine", 100, 1000, 100, None, "boot")
