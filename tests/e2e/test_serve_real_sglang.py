@@ -15,7 +15,7 @@ import yaml
 
 from opsctl.bench.traffic import Job, Outcome, keep_busy
 from opsctl.config.schema import LaunchProfile
-from tests.support.server import free_port, wait_until
+from tests.support.server import free_port, shared_memory, wait_until
 from tests.support.serving import Serving
 from tests.support.sglang_cpu.environment import SglangEnvironment
 from tests.support.sglang_cpu.profiles import SERVED_NAME, baseline, eagle3
@@ -76,11 +76,8 @@ def load_segments(serving: Serving) -> set[Path]:
 
     It never removes it itself.
     """
-    found = set()
-    for process in serving.leftovers():
-        with contextlib.suppress(psutil.Error):
-            found.update(Path(area.path) for area in process.memory_maps())
-    return {path for path in found if path.match("/dev/shm/sglang_loads_*")}
+    segments = shared_memory(serving.leftovers())
+    return {path for path in segments if path.match("/dev/shm/sglang_loads_*")}
 
 
 async def test_two_switches_under_load_lose_nothing_and_leave_nothing(

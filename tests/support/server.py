@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -10,7 +11,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -72,6 +73,15 @@ def session_processes(session: int) -> list[psutil.Process]:
     return found
 
 
+def shared_memory(processes: Iterable[psutil.Process]) -> set[Path]:
+    """Return the files in /dev/shm that living processes have mapped."""
+    found = set()
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            found.update(Path(area.path) for area in process.memory_maps())
+    return {path for path in found if path.parent == Path("/dev/shm")}
+
+
 @dataclass
 class Server:
     """A started engine. Use as a context manager: on leaving, its whole tree is gone."""
@@ -82,6 +92,8 @@ class Server:
     nonce: str = field(default_factory=lambda: os.urandom(8).hex())
     # What /ready answered while starting, each answer once: None stands for a refused connection.
     answers: list[int | None] = field(default_factory=list)
+    # Files in /dev/shm that the ready engine had mapped; it would leave them behind.
+    segments: set[Path] = field(default_factory=set)
 
     def __enter__(self) -> Server:
         launch = command(self.profile, port=self.port, caller_environment=os.environ)
@@ -137,6 +149,7 @@ class Server:
             return answer == 200
 
         wait_until(ready, seconds=seconds, what="/ready answers 200")
+        self.segments.update(shared_memory(self.members()))
 
     def terminate(self) -> None:
         """Send SIGTERM to the main process only, as opsctl does."""
@@ -151,3 +164,5 @@ class Server:
                 continue
         self.process.wait(30)
         wait_until(lambda: not self.members(), seconds=30, what=f"tree of {self.nonce} gone")
+        for segment in self.segments:
+            segment.unlink(missing_ok=True)
