@@ -35,6 +35,7 @@ _COURTESY = 3.0  # seconds for children to follow a main process that ended by i
 _SEGMENTS_EVERY = 30.0  # seconds; reading the maps of a large process costs milliseconds
 _STALE_GROUP = 3600.0
 _POLL = 0.05
+_LOOK = 0.5  # seconds between looks at an engine that has been asked to end
 
 
 @dataclass(frozen=True)
@@ -187,7 +188,7 @@ class EngineProcess:
         self._remember_segments(self.members())  # before ties are cut
         if not force and not self.exited:
             pidfd.send(self._pidfd, signal.SIGTERM)
-            await self._wait_at_most(grace)
+            await self._watch_it_end(grace)
         ended = self.exited
         if ended and not force:
             await _until(lambda: not living(self.members()), _COURTESY)
@@ -207,6 +208,14 @@ class EngineProcess:
         """Ownership of shared memory can only be proved while its owner lives."""
         self._segments |= used_by(members)
         self._segments_due = time.monotonic() + _SEGMENTS_EVERY
+
+    async def _watch_it_end(self, seconds: float) -> None:
+        """Wait as `_wait_at_most` does, but note shared memory that is made meanwhile."""
+        deadline = time.monotonic() + seconds
+        while not self.exited and (left := deadline - time.monotonic()) > 0:
+            await self._wait_at_most(min(_LOOK, left))
+            if not self.exited:
+                self._remember_segments(self.members())
 
     async def _wait_at_most(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
