@@ -92,7 +92,13 @@ class Desk:
         await eventually(lambda: self.gateway.counters.held == count, f"{count} held")
 
     async def in_flight(self, count: int = 1) -> None:
-        await eventually(lambda: self.gateway.counters.in_flight == count, f"{count} in flight")
+        """Wait until requests are at the engine: counted here, and seen there too."""
+        await eventually(
+            lambda: (
+                self.gateway.counters.in_flight == count and self.upstreams[-1].requests >= count
+            ),
+            f"{count} in flight",
+        )
 
 
 @asynccontextmanager
