@@ -43,6 +43,7 @@ COMMANDS = {
     "reload": Entry("opsctl.cli.control", "reload", "Read the configuration again."),
     "logs": Entry("opsctl.cli.records", "logs", "Show the engine's output."),
     "events": Entry("opsctl.cli.records", "events", "Show the journal of events."),
+    "gpu": Entry("opsctl.cli.gpu", "app", "Show who holds the GPUs and why."),
     "config": Entry("opsctl.cli.config", "app", "Write, check and explain the configuration."),
     "profile": Entry("opsctl.cli.profile", "app", "List, show and compare launch profiles."),
 }

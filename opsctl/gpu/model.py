@@ -88,6 +88,9 @@ class HostProcess:
     ports: tuple[int, ...] = ()
     age: float | None = None
     wchan: str | None = None
+    """Kernel function it sleeps or spins in; of the driver's where one is on its stack."""
+    threads: int = 1
+    """Threads that live; read for zombies only."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,9 @@ class KnownEngine:
     alive: bool
     where: str
     """State directory it was recorded in."""
+    gone: str = ""
+    """Who is gone when it is not alive, such as `its supervisor (pid 4711)`."""
+    main_alive: bool = False
 
 
 class Verdict(StrEnum):
@@ -141,3 +147,11 @@ class Census:
 
     snapshot: Snapshot
     holders: tuple[Holder, ...]
+    processes: Mapping[int, HostProcess] = field(default_factory=dict)
+    """Everything that was read of /proc, for explanations; most of it concerns no GPU."""
+    engines: tuple[KnownEngine, ...] = ()
+
+    def of(self, pid: int) -> Holder | None:
+        """The verdict about one process; rows of NVML that nobody could map come second."""
+        found = [holder for holder in self.holders if holder.pid == pid]
+        return min(found, key=lambda holder: holder.process is None, default=None)

@@ -64,6 +64,11 @@ def listeners(ports: Iterable[int]) -> tuple[Listener, ...]:
     )
 
 
+def by_inode() -> dict[int, int]:
+    """Port of every listening TCP socket, by the inode its owner's descriptor names."""
+    return {entry.inode: entry.port for entry in _sockets()}
+
+
 def parse_listeners(text: str) -> Iterator[Listener]:
     """Listening sockets out of the text of /proc/net/tcp or tcp6."""
     for line in text.splitlines()[1:]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,8 @@ PROC = Path("/proc")
 
 _SECRET_FLAG = re.compile(r"^--?[\w-]*(key|token|secret|password)[\w-]*(?P<value>=.*)?$", re.I)
 _TITLE_LENGTH = 200
+_CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+_FIRST_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO, the same number on every Linux
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,7 @@ def parse_stat(text: str) -> ProcessStat | None:
 
 def stat(pid: int) -> ProcessStat | None:
     """The state of one process; None when it does not exist."""
-    content = _read(PROC / str(pid) / "stat")
+    content = _read(f"{PROC}/{pid}/stat")
     return None if content is None else parse_stat(content.decode(errors="replace"))
 
 
@@ -61,7 +64,7 @@ def snapshot() -> dict[int, ProcessStat]:
 
 def title(pid: int, comm: str = "") -> str:
     """The command line for people, values of secret flags removed; `[comm]` for a zombie."""
-    content = _read(PROC / str(pid) / "cmdline")
+    content = _read(f"{PROC}/{pid}/cmdline")
     words = (content or b"").decode(errors="replace").rstrip("\0 ").split("\0")
     line = " ".join(" ".join(_hide_secrets(words)).split())  # a newline must not forge a log line
     return line[:_TITLE_LENGTH] or f"[{comm}]"
@@ -73,7 +76,7 @@ def environ_value(pid: int, name: str) -> str | None:
     Programs that retitle themselves (setproctitle) may overwrite this area with their title,
     so that absence proves nothing.
     """
-    content = _read(PROC / str(pid) / "environ")
+    content = _read(f"{PROC}/{pid}/environ")
     prefix = f"{name}=".encode()
     for entry in (content or b"").split(b"\0"):
         if entry.startswith(prefix):
@@ -83,7 +86,7 @@ def environ_value(pid: int, name: str) -> str | None:
 
 def cgroup_of(pid: int | str) -> str | None:
     """The cgroup2 path of a process as its cgroup namespace shows it; None when unknown."""
-    content = _read(PROC / str(pid) / "cgroup")
+    content = _read(f"{PROC}/{pid}/cgroup")
     for line in (content or b"").decode(errors="replace").splitlines():
         if line.startswith("0::"):
             return line[3:]
@@ -102,7 +105,7 @@ def ancestors(pid: int) -> frozenset[int]:
 
 def boot_id() -> str:
     """Changes with every boot, so that recorded process numbers expire with it."""
-    content = _read(PROC / "sys/kernel/random/boot_id")
+    content = _read(f"{PROC}/sys/kernel/random/boot_id")
     return (content or b"").decode().strip()
 
 
@@ -112,7 +115,7 @@ def shared_memory(pid: int) -> frozenset[tuple[str, int]]:
 
 
 def _mapped_shared_memory(pid: int) -> Iterator[tuple[str, int]]:
-    content = _read(PROC / str(pid) / "maps")
+    content = _read(f"{PROC}/{pid}/maps")
     for line in (content or b"").decode(errors="replace").splitlines():
         fields = line.split(None, 5)
         if len(fields) == 6 and _is_shared_memory(fields[5]):
@@ -147,11 +150,101 @@ def pids() -> Iterator[int]:
         yield from (int(entry.name) for entry in entries if entry.name.isdigit())
 
 
-def _read(path: Path) -> bytes | None:
+def open_files(pid: int) -> tuple[str, ...] | None:
+    """What a process's descriptors point to; None when they may not be read."""
+    directory = f"{PROC}/{pid}/fd"
     try:
-        return path.read_bytes()
+        numbers = os.listdir(directory)  # noqa: PTH208 - thousands of them; paths cost twice as much
+    except OSError:
+        return None
+    return tuple(target for n in numbers if (target := _readlink(f"{directory}/{n}")) is not None)
+
+
+def mapped_files(pid: int) -> frozenset[str] | None:
+    """Paths of the files a process has mapped; None when they may not be read."""
+    content = _read(f"{PROC}/{pid}/maps")
+    if content is None:
+        return None
+    lines = (line.split(None, 5) for line in content.decode(errors="replace").splitlines())
+    return frozenset(fields[5] for fields in lines if len(fields) == 6)
+
+
+def owner(pid: int) -> int | None:
+    """The effective user id. The owner of /proc/PID itself is root where dumping is forbidden."""
+    content = _read(f"{PROC}/{pid}/status")
+    found = re.search(rb"^Uid:\s+\d+\s+(\d+)", content or b"", re.MULTILINE)
+    return int(found[1]) if found else None
+
+
+def age(start_time: int) -> float:
+    """Seconds since a process started."""
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - start_time / _CLOCK_TICKS)
+
+
+def wchan(pid: int) -> str | None:
+    """The kernel function a process sleeps in; None when it runs or that may not be read."""
+    name = (_read(f"{PROC}/{pid}/wchan") or b"").decode(errors="replace").strip()
+    return name if name not in {"", "0"} else None
+
+
+def kernel_stack(pid: int) -> tuple[str, ...]:
+    """Kernel functions a process is in, innermost first, such as `uvm_spin_loop [nvidia_uvm]`.
+
+    Empty for a process that runs in user space, and for everyone but root.
+    """
+    content = (_read(f"{PROC}/{pid}/stack") or b"").decode(errors="replace")
+    found = re.findall(r"^\[<\w+>\] ([\w.]+)(?:\+\S+)?(?: (\[\w+\]))?", content, re.MULTILINE)
+    return tuple(f"{name} {module}".strip() for name, module in found)
+
+
+def thread_count(pid: int) -> int:
+    """Threads of a process; a zombie with more than one still lives in the others."""
+    try:
+        return len(list((PROC / str(pid) / "task").iterdir()))
+    except OSError:
+        return 0
+
+
+def in_first_pid_namespace() -> bool | None:
+    """Whether process numbers here are those of the host; None when that cannot be told."""
+    try:
+        return (PROC / "self/ns/pid").stat().st_ino == _FIRST_PID_NAMESPACE
+    except OSError:
+        return None
+
+
+def locked(path: Path) -> int | None:
+    """The process that holds an advisory lock on a file; None when nobody is seen to."""
+    try:
+        inode = path.stat().st_ino
+    except OSError:
+        return None
+    content = (_read(f"{PROC}/locks") or b"").decode(errors="replace")
+    for line in content.splitlines():  # 1: FLOCK  ADVISORY  WRITE 31152 fe:00:2368912 0 EOF
+        fields = line.split()
+        if len(fields) == 8 and fields[5].rpartition(":")[2] == str(inode):
+            return int(fields[4])
+    return None
+
+
+def _readlink(path: str) -> str | None:
+    try:
+        return os.readlink(path)  # noqa: PTH115 - as in open_files
+    except OSError:  # closed meanwhile, or not ours to read
+        return None
+
+
+def _read(path: str) -> bytes | None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:  # gone, or not ours to read
         return None
+    try:
+        return b"".join(iter(lambda: os.read(descriptor, 65536), b""))
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
 
 
 def _hide_secrets(words: list[str]) -> Iterator[str]:

@@ -1,0 +1,49 @@
+"""One look at the host: every reader once, joined into a census."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+
+from opsctl.gpu import engines, nvml, processes
+from opsctl.gpu.census import census
+from opsctl.gpu.model import Census, Snapshot
+from opsctl.system import procfs
+
+
+def look(
+    state_dirs: Sequence[str] = (),
+    *,
+    deadline: float = 5.0,
+    device_prefix: str = processes.DEVICES,
+) -> Census:
+    """Read NVML, /proc and the state files, and judge. Never hangs on the driver.
+
+    `state_dirs` are looked at beside the usual ones (`engines.state_dirs`); `deadline` is in
+    seconds, for NVML.
+    """
+    return _join(nvml.read(deadline=deadline), state_dirs, device_prefix)
+
+
+async def look_async(
+    state_dirs: Sequence[str] = (),
+    *,
+    deadline: float = 5.0,
+    device_prefix: str = processes.DEVICES,
+) -> Census:
+    """`look` for the owner of an event loop, which it does not hold up."""
+    snapshot = await nvml.read_async(deadline=deadline)
+    return await asyncio.to_thread(_join, snapshot, state_dirs, device_prefix)
+
+
+def _join(snapshot: Snapshot, state_dirs: Sequence[str], device_prefix: str) -> Census:
+    found = processes.read((use.pid for use in snapshot.uses), device_prefix=device_prefix)
+    directories = engines.state_dirs(state_dirs, os.environ, found)
+    return census(
+        snapshot,
+        found,
+        engines.known(directories),
+        me=os.getpid(),
+        host_pids=procfs.in_first_pid_namespace(),
+    )
