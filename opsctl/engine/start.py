@@ -94,7 +94,7 @@ class StartPath:
         launch = self._launch
         port = launch.port or preflight.free_port()
         await preflight.check(launch.profile, port=port, log_dir=launch.log_path.parent)
-        engine = self.engine = await self._spawn(port)
+        engine = await self._spawn_for_sure(port)
         self._reach("spawned", time.monotonic())
         await self._follow_until_ready(engine)
         await self._prove(engine)
@@ -104,6 +104,16 @@ class StartPath:
         )
         self._seen.clear()
         return engine
+
+    async def _spawn_for_sure(self, port: int) -> RunningEngine:
+        """Spawn; when cancelled meanwhile, still learn of the process, so that it can be ended."""
+        spawning = asyncio.ensure_future(self._spawn(port))
+        try:
+            self.engine = await asyncio.shield(spawning)
+        except asyncio.CancelledError:
+            self.engine = await spawning
+            raise
+        return self.engine
 
     async def _spawn(self, port: int) -> RunningEngine:
         launch = self._launch

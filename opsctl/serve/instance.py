@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -14,7 +15,7 @@ import uvloop
 from opsctl.config.schema import Config
 from opsctl.config.secrets import resolve
 from opsctl.engine import preflight
-from opsctl.errors import ConfigError, UsageError
+from opsctl.errors import OpsctlError, UsageError
 from opsctl.observe.events import Journal
 from opsctl.serve import recovery, remembered
 from opsctl.serve.automation import Automation
@@ -169,8 +170,8 @@ class _Instance:
     def _reload_quietly(self) -> None:
         try:
             self._reload()
-        except ConfigError as error:
-            self._journal.record("reload_refused", problems=[str(p) for p in error.problems])
+        except OpsctlError as error:
+            self._journal.record("reload_refused", why=str(error))
 
     async def _engine_metrics(self) -> str | None:
         engine = self._supervisor.keeper.engine
@@ -178,5 +179,7 @@ class _Instance:
 
 
 def _say(line: str) -> None:
-    sys.stderr.write(line + "\n")
-    sys.stderr.flush()
+    """Tell the terminal or systemd's journal; serving does not depend on either being there."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(line + "\n")
+        sys.stderr.flush()

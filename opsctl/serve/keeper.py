@@ -44,7 +44,11 @@ class Keeper:
 
     def start(self, config: Config, name: str, generation: int) -> None:
         """Begin to start profile `name`; Ready or StartFailed will be posted."""
-        profile = config.profiles[name]
+        profile = config.profiles.get(name)
+        if profile is None:  # a reload may have taken it away
+            why = f"profile {name!r} is not configured any more"
+            self._post(StartFailed(generation, "bad_flags", why))
+            return
         simulated = profile.engine == "simulated"
         ledger = self._places.simulated_gpu
         launch = Launch(

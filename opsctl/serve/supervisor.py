@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import os
 import time
+import traceback
 from collections.abc import Callable
 
 from opsctl.autospec.guards import Situation
@@ -202,12 +203,18 @@ class Supervisor:
         """Look at the engine once a second and let the watchdog decide."""
         while True:
             await asyncio.sleep(SAMPLE)
-            watch, generation = self._watch, self.state.generation
-            if watch is None:
-                continue
-            look = await watch.look()
-            if watch is self._watch:
-                self._judge(look, generation)
+            try:
+                await self._look_and_judge()
+            except Exception:  # a fault of opsctl itself must not blind the watchdog for good
+                self.record("internal_error", where="watch", traceback=traceback.format_exc())
+
+    async def _look_and_judge(self) -> None:
+        watch, generation = self._watch, self.state.generation
+        if watch is None:
+            return
+        look = await watch.look()
+        if watch is self._watch:
+            self._judge(look, generation)
 
     def _judge(self, look: Look, generation: int) -> None:
         self.look = look

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -12,9 +13,11 @@ from typing import Any
 
 import aiohttp
 import psutil
+import yaml
 
 from opsctl.bench.traffic import stream_once
 from opsctl.serve.places import Places
+from tests.support.server import wait_until
 from tests.support.serving import Serving
 from tests.support.simulated import job, serving
 
@@ -186,3 +189,57 @@ async def test_following_events_shows_what_comes(tmp_path: Path) -> None:
             follower.terminate()
             await follower.wait()
         assert "drain_asked" in seen
+
+
+async def test_a_stop_in_the_middle_of_a_start_leaves_nothing(tmp_path: Path) -> None:
+    with serving(tmp_path, eagle3={"sim-start-time": 20}) as instance:
+        await asyncio.to_thread(
+            wait_until, instance.status, seconds=20, what="the socket answers"
+        )
+        assert instance.opsctl("stop").returncode == 0
+        assert instance.process.wait(20) == 0
+        assert instance.leftovers() == []
+
+
+async def test_a_profile_that_a_reload_took_away_is_not_started_again(tmp_path: Path) -> None:
+    with serving(tmp_path) as instance:
+        before = await asyncio.to_thread(instance.wait_serving, "eagle3")
+        path = tmp_path / "opsctl.yaml"
+        document = yaml.safe_load(path.read_text())
+        del document["profiles"]["eagle3"], document["auto_spec"]
+        document["serve"]["profile"] = "baseline"
+        path.write_text(yaml.safe_dump(document))
+        reloaded = instance.opsctl("reload")
+        assert reloaded.returncode == 0, reloaded.stderr
+        assert "is gone from the configuration" in reloaded.stderr
+        os.kill(before["engine"]["pid"], signal.SIGKILL)
+        after = await asyncio.to_thread(instance.wait_serving, "baseline")
+        assert after["engine"]["pid"] != before["engine"]["pid"]
+
+
+async def test_serving_goes_on_when_nobody_reads_what_it_tells(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    instance = serving(tmp_path)
+    instance.state_dir.mkdir()
+    os.close(reading)
+    process = await asyncio.create_subprocess_exec(
+        str(Path(sys.executable).with_name("opsctl")),
+        *("serve", *instance.arguments, "--state-dir", str(instance.state_dir)),
+        stderr=writing,
+    )
+    os.close(writing)
+    try:
+        status = await asyncio.to_thread(
+            wait_until, lambda: serves(instance), seconds=30, what="it serves"
+        )
+        async with aiohttp.ClientSession() as session:
+            assert (await stream_once(session, job(status))).ok
+    finally:
+        process.terminate()
+        assert await process.wait() == 0
+
+
+def serves(instance: Serving) -> dict[str, Any] | None:
+    """The status once it serves."""
+    status = instance.status()
+    return status if status is not None and status["state"] == "serving" else None
