@@ -113,8 +113,27 @@ def _phases_of_exit(tree: ast.Module) -> Iterator[str]:
 def _facts(call: ast.Call) -> set[str]:
     facts: set[str] = set()
     for keyword in call.keywords:
-        facts |= {keyword.arg} if keyword.arg else SPREAD[ast.unparse(keyword.value)]
+        facts |= {keyword.arg} if keyword.arg else _spread(keyword.value)
     return facts
+
+
+def _spread(node: ast.expr) -> set[str]:
+    """Facts given as `**something`: a known call, or a function that returns a dict literal."""
+    text = ast.unparse(node)
+    if text in SPREAD:
+        return SPREAD[text]
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        for path in Path(opsctl.__file__).parent.rglob("*.py"):
+            for found in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(found, ast.FunctionDef) and found.name == node.func.id:
+                    return {
+                        str(ast.literal_eval(key))
+                        for part in ast.walk(found)
+                        if isinstance(part, ast.Return) and isinstance(part.value, ast.Dict)
+                        for key in part.value.keys
+                        if key is not None
+                    }
+    pytest.fail(f"facts that cannot be read: **{text}")
 
 
 def described_events() -> dict[str, set[str]]:
@@ -128,7 +147,9 @@ def described_events() -> dict[str, set[str]]:
 
 
 def test_every_recorded_event_is_described_and_every_described_one_is_recorded() -> None:
-    assert sorted(described_events()) == sorted(recorded())
+    described, found = set(described_events()), set(recorded())
+    assert sorted(found - described) == [], "recorded, but not in events.md"
+    assert sorted(described - found) == [], "in events.md, but never recorded"
 
 
 def test_every_fact_of_an_event_is_described() -> None:
@@ -268,8 +289,9 @@ def described_fields() -> dict[str, str]:
 
 
 async def test_every_field_of_the_status_document_is_described(tmp_path: Path) -> None:
-    fields = await status_of(supervisor_that_serves(tmp_path))
-    assert sorted(described_fields()) == sorted(fields)
+    fields, described = set(await status_of(supervisor_that_serves(tmp_path))), described_fields()
+    assert sorted(fields - set(described)) == [], "not in status.md"
+    assert sorted(set(described) - fields) == [], "in status.md only"
 
 
 @pytest.mark.parametrize("made", [supervisor_that_serves, supervisor_that_begins])
