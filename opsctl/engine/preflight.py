@@ -21,17 +21,31 @@ _LEAST_DISK = 64 << 20  # bytes for logs and state
 
 async def check(profile: LaunchProfile, *, port: int, log_dir: Path) -> None:
     """Raise PreconditionError unless `profile` can be started on `port`, logging to `log_dir`."""
-    check_files(profile, log_dir=log_dir)
+    _check_profile(profile)
+    _check_directory(log_dir)
     await _check_port(port)
 
 
 def check_files(profile: LaunchProfile, *, log_dir: Path) -> None:
-    """The part of `check` that needs no port: interpreter, models, room for the log."""
+    """Interpreter, models and room for the log; raises PreconditionError.
+
+    Asked before a running engine is given up for this profile. Room is not asked for again by
+    `check`: after a crash, serving with a full disk is better than not serving.
+    """
+    _check_profile(profile)
+    _check_directory(log_dir)
+    free = shutil.disk_usage(log_dir).free
+    if free < _LEAST_DISK:
+        raise PreconditionError(
+            f"only {free >> 20} MiB are free in {log_dir}", hint="make room for logs and state"
+        )
+
+
+def _check_profile(profile: LaunchProfile) -> None:
     _check_interpreter(profile)
     _check_model("model", profile.model, profile.engine)
     if profile.draft_model:
         _check_model("draft_model", profile.draft_model, profile.engine)
-    _check_directory(log_dir)
 
 
 def _check_interpreter(profile: LaunchProfile) -> None:
@@ -62,11 +76,6 @@ def _check_directory(path: Path) -> None:
     if not path.is_dir() or not os.access(path, os.W_OK | os.X_OK):
         raise PreconditionError(
             f"{path} is not a directory opsctl may write to", hint="check --state-dir"
-        )
-    free = shutil.disk_usage(path).free
-    if free < _LEAST_DISK:
-        raise PreconditionError(
-            f"only {free >> 20} MiB are free in {path}", hint="make room for logs and state"
         )
 
 

@@ -61,6 +61,7 @@ class Control:
         if not isinstance(name, str) or name not in supervisor.config.profiles:
             known = ", ".join(supervisor.config.profiles)
             raise UsageError(f"no profile {name!r}", hint=f"configured profiles: {known}")
+        await supervisor.check_target(name)
         why = refusal(supervisor.state, name)
         if why is not None:
             raise TemporaryError(f"cannot switch to {name}: {why}")

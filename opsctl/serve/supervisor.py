@@ -15,15 +15,16 @@ import traceback
 from collections.abc import Callable
 
 from opsctl.autospec.guards import Situation
-from opsctl.config.schema import Config, Timeouts
+from opsctl.autospec.policy import Decision
+from opsctl.config.schema import Config
+from opsctl.engine import preflight
 from opsctl.engine.start import RunningEngine
-from opsctl.errors import GaveUpError, ReleaseError
+from opsctl.errors import GaveUpError, PreconditionError, ReleaseError
 from opsctl.observe.events import Journal
-from opsctl.profiles.fingerprint import fingerprint
 from opsctl.serve import effects as do
 from opsctl.serve import lifecycle, remembered
 from opsctl.serve.automation import Automation
-from opsctl.serve.failures import RestartRules
+from opsctl.serve.configured import engine_notes, rules
 from opsctl.serve.gateway import Gateway
 from opsctl.serve.inputs import Adopted, EngineLost, Event, Idle, StartFailed, SwitchAsked, Tick
 from opsctl.serve.keeper import Keeper
@@ -36,6 +37,7 @@ from opsctl.system.procfs import boot_id
 
 TICK = 0.2
 SAMPLE = 1.0
+CHECK_LIMIT = 5.0
 EXTEND_EVERY, EXTEND_BY = 5.0, 60.0
 """Starts and stops of large models outlast systemd's fixed time-outs. opsctl has deadlines of its
 own for each, so while its loop lives systemd may wait on."""
@@ -76,6 +78,7 @@ class Supervisor:
         self._watch: EngineWatch | None = None
         self._idle: asyncio.Task[None] | None = None
         self._last_failure = ""
+        self._told_unfit = ("", "")
 
     def post(self, event: Event) -> None:
         """Hand an event to the owner loop; safe from any task or signal handler of the loop."""
@@ -133,7 +136,7 @@ class Supervisor:
                 notes.append(f"serve.{key} takes effect when opsctl serve is started again")
         engine = self.keeper.engine
         if engine is not None:
-            notes.extend(_engine_notes(engine, config))
+            notes.extend(engine_notes(engine, config))
         return notes
 
     def situation(self) -> Situation:
@@ -214,9 +217,9 @@ class Supervisor:
             return
         look = await watch.look()
         if watch is self._watch:
-            self._judge(look, generation)
+            await self._judge(look, generation)
 
-    def _judge(self, look: Look, generation: int) -> None:
+    async def _judge(self, look: Look, generation: int) -> None:
         self.look = look
         self.automation.see(look.sample)
         if look.lost is not None:
@@ -224,8 +227,33 @@ class Supervisor:
             return
         judgement = self.automation.judge(self.state.profile, self.situation(), self.clock())
         if judgement is not None and judgement.acts:
-            decision = judgement.decision
-            self.post(SwitchAsked(decision.profile, "policy", decision.reason))
+            await self._switch_by_policy(judgement.decision)
+
+    async def _switch_by_policy(self, decision: Decision) -> None:
+        try:
+            await self.check_target(decision.profile)
+        except PreconditionError as error:
+            if self._told_unfit != (decision.profile, error.message):
+                self._told_unfit = (decision.profile, error.message)
+                self.record("switch_refused", profile=decision.profile, by="policy", why=str(error))
+            return
+        self._told_unfit = ("", "")
+        self.post(SwitchAsked(decision.profile, "policy", decision.reason))
+
+    async def check_target(self, name: str) -> None:
+        """Raise PreconditionError when `name` could not start: before anything is given up for it.
+
+        Runs beside the loop and with a deadline, because a model directory may hang.
+        """
+        profile, log_dir = self.config.profiles[name], self.places.engine_log.parent
+        check = asyncio.to_thread(preflight.check_files, profile, log_dir=log_dir)
+        try:
+            await asyncio.wait_for(check, CHECK_LIMIT)
+        except TimeoutError:
+            raise PreconditionError(
+                f"profile {name!r}: its files could not be looked at within {CHECK_LIMIT:g} s",
+                hint="see whether the file system of the model hangs",
+            ) from None
 
     def _save(self) -> None:
         """Write the state file; a full disk is told in the journal, serving goes on."""
@@ -268,36 +296,3 @@ class Supervisor:
             self.notifier.send(READY=1)
         elif state.phase in {Phase.STOPPED, Phase.FAILED} or state.stopping_for_good:
             self.notifier.send(STOPPING=1)
-
-
-def _engine_notes(engine: RunningEngine, config: Config) -> list[str]:
-    profile = config.profiles.get(engine.name)
-    if profile is None:
-        return [f"profile {engine.name!r} is gone from the configuration; its engine serves on"]
-    if fingerprint(profile) != engine.fingerprint:
-        return [f"profile {engine.name!r} has changed; its engine serves on as it was started"]
-    return []
-
-
-def rules(config: Config) -> Rules:
-    """The state machine's rules, from the configuration."""
-    restart, auto = config.serve.restart, config.auto_spec
-    named = (config.serve.profile, auto.baseline, auto.speculative)
-    return Rules(
-        restart=RestartRules(
-            backoff_first=restart.backoff_first,
-            backoff_max=restart.backoff_max,
-            quarantine_after=restart.quarantine_after,
-            quarantine_for=restart.quarantine_for,
-            budget=restart.budget,
-            budget_window=restart.budget_window,
-        ),
-        drain=lambda name: _drain_limit(config, name),
-        cut_on_drain_timeout=config.serve.on_drain_timeout == "cut",
-        fallbacks=tuple(dict.fromkeys(name for name in named if name in config.profiles)),
-    )
-
-
-def _drain_limit(config: Config, name: str) -> float:
-    profile = config.profiles.get(name)  # a reload may have removed it
-    return (profile.timeouts if profile is not None else Timeouts()).drain

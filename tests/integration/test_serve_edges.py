@@ -7,19 +7,22 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import psutil
+import pytest
 import yaml
 
 from opsctl.bench.traffic import stream_once
 from opsctl.serve.places import Places
 from tests.support.server import wait_until
 from tests.support.serving import Serving
-from tests.support.simulated import job, serving
+from tests.support.simulated import configuration, job, serving
 
 KEY = "sk-a-key-that-must-not-be-seen"
 NOBODY = 65534
@@ -193,9 +196,7 @@ async def test_following_events_shows_what_comes(tmp_path: Path) -> None:
 
 async def test_a_stop_in_the_middle_of_a_start_leaves_nothing(tmp_path: Path) -> None:
     with serving(tmp_path, eagle3={"sim-start-time": 20}) as instance:
-        await asyncio.to_thread(
-            wait_until, instance.status, seconds=20, what="the socket answers"
-        )
+        await asyncio.to_thread(wait_until, instance.status, seconds=20, what="the socket answers")
         assert instance.opsctl("stop").returncode == 0
         assert instance.process.wait(20) == 0
         assert instance.leftovers() == []
@@ -243,3 +244,50 @@ def serves(instance: Serving) -> dict[str, Any] | None:
     """The status once it serves."""
     status = instance.status()
     return status if status is not None and status["state"] == "serving" else None
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 80 MiB."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount a small file system")
+    path = tmp_path / "small"
+    path.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=80m", "tmpfs", str(path)], check=True)
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+async def test_a_full_disk_stops_neither_serving_nor_a_restart(
+    tmp_path: Path, small_disk: Path
+) -> None:
+    config = configuration(tmp_path / "opsctl.yaml")
+    with Serving(("--config", str(config)), small_disk / "state") as instance:
+        before = await asyncio.to_thread(instance.wait_serving, "eagle3")
+        ballast = small_disk / "ballast"
+        with pytest.raises(OSError, match="No space left"):
+            ballast.write_bytes(bytes(100 * 2**20))
+        async with aiohttp.ClientSession() as session:
+            assert (await stream_once(session, job(before))).ok
+            refused = await asyncio.to_thread(instance.opsctl, "switch", "baseline")
+            assert refused.returncode == 4
+            assert "MiB are free" in refused.stderr
+            os.kill(before["engine"]["pid"], signal.SIGKILL)
+            again = await asyncio.to_thread(
+                wait_until, lambda: replaced(instance, before), seconds=30, what="restarted"
+            )
+            assert again["profile"] == "eagle3", "the running engine was not given up"
+            assert (await stream_once(session, job(again))).ok
+            ballast.unlink()
+            switched = await asyncio.to_thread(instance.opsctl, "switch", "baseline")
+            assert switched.returncode == 0, switched.stderr
+
+
+def replaced(instance: Serving, before: dict[str, Any]) -> dict[str, Any] | None:
+    """The status once another engine serves."""
+    status = serves(instance)
+    if status is None or status["engine"]["pid"] == before["engine"]["pid"]:
+        return None
+    return status
