@@ -46,7 +46,7 @@ class _Turn:
         left = self._left
         if left is not None and self._stuck_since is None and not left.end(seconds):
             self.leave_behind(left, stuck=True)
-        if left is None or not left.alive:
+        if left is None or left.leave(0):
             self._left = None
             return None
         return (
@@ -137,7 +137,7 @@ class Nvml:
         if self._helper is not None and self._helper.ask():
             report = Report()
             snapshot = self._listen(report, deadline)
-            if report.started:
+            if report.started or snapshot.state == "unresponsive":
                 return snapshot
         self._dismiss()
         return None

@@ -52,11 +52,6 @@ class HelperProcess:
         self._gone.set()
 
     @property
-    def alive(self) -> bool:
-        """Whether the process has not ended."""
-        return not self._gone.is_set()
-
-    @property
     def state(self) -> str:
         """The state letter of the process."""
         found = procfs.stat(self.pid)
