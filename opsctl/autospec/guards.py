@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 HOUR = 3600.0
+LEAST_COOLDOWN = 5.0
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,9 @@ class Situation:
     switch_times: Sequence[float]
     quarantine: Mapping[str, float]
     paused: bool
+    cancelled_at: float | None = None
+    """When the last switch was cancelled by its drain deadline, `cancellations` times in a row."""
+    cancellations: int = 0
 
 
 @dataclass(frozen=True)
@@ -44,12 +48,13 @@ def vetoes(rules: GuardRules, situation: Situation, target: str, now: float) -> 
     if situation.paused:
         found.append(Veto("automation is paused (opsctl resume)"))
     if not situation.serving or situation.ready_at is None:
-        found.append(Veto("no engine is serving"))
+        found.append(Veto("no requests are let through now"))
     elif now < situation.ready_at + rules.dwell:
         left = situation.ready_at + rules.dwell - now
         found.append(
             Veto(f"dwell: {left:.0f} s left of {rules.dwell:g} s", situation.ready_at + rules.dwell)
         )
+    found.extend(_cooldown(rules, situation, now))
     recent = sorted(time for time in situation.switch_times if time > now - HOUR)
     if len(recent) >= rules.switches_per_hour:
         until = recent[-rules.switches_per_hour] + HOUR if rules.switches_per_hour else None
@@ -60,3 +65,15 @@ def vetoes(rules: GuardRules, situation: Situation, target: str, now: float) -> 
     if until is not None and now < until:
         found.append(Veto(f"{target} is in quarantine after failures", until))
     return tuple(found)
+
+
+def _cooldown(rules: GuardRules, situation: Situation, now: float) -> tuple[Veto, ...]:
+    """Each cancelled drain kept clients waiting for nothing: try again ever more seldom."""
+    if situation.cancelled_at is None:
+        return ()
+    pause = min(max(rules.dwell, LEAST_COOLDOWN) * 2 ** min(situation.cancellations, 10), HOUR)
+    until = situation.cancelled_at + pause
+    if now >= until:
+        return ()
+    times = f"{situation.cancellations} in a row"
+    return (Veto(f"cooldown: {until - now:.0f} s left after cancelled switches ({times})", until),)

@@ -33,13 +33,21 @@ class Failures:
     quarantine: Mapping[str, float] = field(default_factory=dict)
     """Until when a profile is not started unasked."""
 
-    def counted(self, profile: str, kind: str, rules: RestartRules, now: float) -> Failures:
-        """With one more failure of `profile` at `now`; `kind` is a word of `PERMANENT` or not."""
+    def counted(
+        self, profile: str, kind: str, rules: RestartRules, now: float, *, budgeted: bool = True
+    ) -> Failures:
+        """With one more failure of `profile` at `now`; `kind` is a word of `PERMANENT` or not.
+
+        A target of a switch that does not start is not `budgeted`: the profile that served
+        before serves on, and nothing speaks for giving up.
+        """
         streak = self.streaks.get(profile, 0) + 1
         quarantine = dict(self.quarantine)
         if streak >= rules.quarantine_after or kind in PERMANENT:
             quarantine[profile] = now + rules.quarantine_for
-        times = (*(t for t in self.times if t > now - rules.budget_window), now)
+        times = tuple(t for t in self.times if t > now - rules.budget_window)
+        if budgeted:
+            times = (*times, now)
         return Failures(times, {**self.streaks, profile: streak}, quarantine)
 
     def recovered(self, profile: str) -> Failures:

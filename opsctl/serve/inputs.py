@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Begin:
-    """Start serving `profile`; nothing is running."""
+    """Start serving `profile`; nothing is running. `explicit`: the operator named it."""
 
     profile: str
+    explicit: bool = False
     why: str = "opsctl serve"
 
 

@@ -22,17 +22,15 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import singledispatch
 
+from opsctl.serve import moves
 from opsctl.serve.effects import (
-    AwaitIdle,
     CloseGate,
     Cut,
-    Effect,
-    Exit,
     OpenGate,
     Record,
-    Start,
     StopEngine,
 )
+from opsctl.serve.failures import Failures
 from opsctl.serve.inputs import (
     Adopted,
     Begin,
@@ -49,14 +47,12 @@ from opsctl.serve.inputs import (
     Tick,
     UndrainAsked,
 )
+from opsctl.serve.moves import Step
 from opsctl.serve.state import Phase, Rules, State, Switching
 
 GAVE_UP = 69
 NOT_RELEASED = 4
 MAX_RELEASE_TRIES = 3
-
-
-Step = tuple[State, tuple[Effect, ...]]
 
 
 def step(state: State, event: Event, now: float, rules: Rules) -> Step:
@@ -79,14 +75,17 @@ def _on(event: object, state: State, now: float, rules: Rules) -> Step:
 
 @_on.register
 def _begin(event: Begin, state: State, now: float, rules: Rules) -> Step:
-    state = replace(state, profile=event.profile, switching=None)
-    return _start(state, now, event.why)
+    profile = event.profile
+    if state.failures.quarantined(profile, now) and not event.explicit:
+        usable = (p for p in rules.fallbacks if not state.failures.quarantined(p, now))
+        profile = next(usable, profile)
+    return moves.start(replace(state, profile=profile, switching=None), now, event.why)
 
 
 @_on.register
 def _adopted(event: Adopted, state: State, now: float, rules: Rules) -> Step:
     state = replace(state, profile=event.profile, generation=state.generation + 1)
-    return _serve(state, now, "adopted the running engine")
+    return moves.serve(state, now, "adopted the running engine")
 
 
 @_on.register
@@ -96,7 +95,14 @@ def _ready(event: Ready, state: State, now: float, rules: Rules) -> Step:
     switching = state.switching
     if switching is not None:
         times = (*(t for t in state.switch_times if t > now - 3600.0), now)
-        state = replace(state, switching=None, switches=state.switches + 1, switch_times=times)
+        state = replace(
+            state,
+            switching=None,
+            switches=state.switches + 1,
+            switch_times=times,
+            cancelled_at=None,
+            cancellations=0,
+        )
         record = Record(
             "switched",
             source=switching.source,
@@ -104,9 +110,9 @@ def _ready(event: Ready, state: State, now: float, rules: Rules) -> Step:
             by=switching.by,
             **switching.took(now),
         )
-        after, effects = _serve(state, now, f"switched by {switching.by}")
+        after, effects = moves.serve(state, now, f"switched by {switching.by}")
         return after, (*effects, record)
-    return _serve(state, now, "engine ready")
+    return moves.serve(state, now, "engine ready")
 
 
 @_on.register
@@ -115,7 +121,7 @@ def _start_failed(event: StartFailed, state: State, now: float, rules: Rules) ->
         return state, ()
     state = _count_failure(state, event.kind, now, rules)
     record = Record("start_failed", profile=state.profile, kind=event.kind, why=event.why)
-    return _stop(state, now, f"{state.profile} did not start: {event.why}", True, record)
+    return moves.stop(state, now, f"{state.profile} did not start: {event.why}", True, record)
 
 
 @_on.register
@@ -128,8 +134,8 @@ def _engine_lost(event: EngineLost, state: State, now: float, rules: Rules) -> S
         failures = failures.recovered(state.profile)
     state = _count_failure(replace(state, failures=failures), event.kind, now, rules)
     record = Record("engine_lost", profile=state.profile, kind=event.kind, why=event.why)
-    close = CloseGate(f"engine lost: {event.kind}", admit=_admits(state))
-    after, effects = _stop(state, now, f"engine lost: {event.why}", True, record)
+    close = CloseGate(f"engine lost: {event.kind}", admit=moves.admits(state))
+    after, effects = moves.stop(state, now, f"engine lost: {event.why}", True, record)
     return after, (close, *effects)
 
 
@@ -144,21 +150,23 @@ def _switch_asked(event: SwitchAsked, state: State, now: float, rules: Rules) ->
         failures = failures.pardoned(event.profile)
     state = replace(state, failures=failures)
     switching = Switching(state.profile, event.profile, event.by, now)
+    if state.phase is Phase.DRAINING and event.profile == state.profile:
+        return _call_off(state, event.by, now)
     record = Record(
         "switch_begun", source=state.profile, target=event.profile, by=event.by, why=event.why
     )
     if state.phase is Phase.SERVING:
-        return _drain(replace(state, switching=switching), now, rules, record)
-    if state.phase is Phase.DRAINING:
-        return _redirect(state, event.profile, now, record)
+        return moves.drain(replace(state, switching=switching), now, rules, record)
+    if state.phase is Phase.DRAINING and state.switching is not None:
+        return replace(state, switching=replace(state.switching, target=event.profile)), (record,)
     if state.phase is Phase.BACKOFF:
-        after, effects = _start(
+        after, effects = moves.start(
             replace(state, profile=event.profile, switching=None), now, event.why
         )
         return after, (record, *effects)
     switching = replace(switching, drained=now)
     state = replace(state, switching=switching)
-    return _stop(state, now, "another profile was asked for", False, record)
+    return moves.stop(state, now, "another profile was asked for", False, record)
 
 
 def refusal(state: State, profile: str) -> str | None:
@@ -179,10 +187,10 @@ def _idle(event: Idle, state: State, now: float, rules: Rules) -> Step:
     if state.phase is not Phase.DRAINING:
         return state, ()
     if state.drain_asked and not state.stopping_for_good:
-        return _enter(state, Phase.DRAINED, now, "drained: nothing in flight"), (
+        return moves.enter(state, Phase.DRAINED, now, "drained: nothing in flight"), (
             Record("drained", profile=state.profile),
         )
-    return _stop(_mark_drained(state, now), now, "drained", False)
+    return moves.stop(_mark_drained(state, now), now, "drained", False)
 
 
 @_on.register
@@ -191,15 +199,17 @@ def _released(event: Released, state: State, now: float, rules: Rules) -> Step:
         return state, ()
     state = replace(state, release_tries=0, ready_at=None)
     if state.stopping_for_good:
-        return _exit(state, Phase.STOPPED, now, "stopped", 0)
-    if state.failures.exhausted(rules.restart, now):
+        return moves.end(state, Phase.STOPPED, now, "stopped", 0)
+    if state.after_failure and state.failures.exhausted(rules.restart, now):
         why = f"{rules.restart.budget} failures within {rules.restart.budget_window:g} s"
-        return _exit(state, Phase.FAILED, now, f"gave up: {why}", GAVE_UP)
+        # Whoever starts opsctl again has looked into it: that start gets a clean slate.
+        state = replace(state, failures=Failures())
+        return moves.end(state, Phase.FAILED, now, f"gave up: {why}", GAVE_UP)
     switching = state.switching
     if switching is not None and switching.target != state.profile:
         switching = replace(switching, released=now)
         state = replace(state, switching=switching, profile=switching.target)
-        return _start(state, now, "next profile of the switch")
+        return moves.start(state, now, "next profile of the switch")
     return _recover(state, now, rules)
 
 
@@ -211,7 +221,7 @@ def _not_released(event: NotReleased, state: State, now: float, rules: Rules) ->
     record = Record("not_released", why=event.why, tries=tries)
     if tries >= MAX_RELEASE_TRIES:
         why = f"the stopped engine is not released: {event.why}"
-        after, effects = _exit(state, Phase.FAILED, now, why, NOT_RELEASED)
+        after, effects = moves.end(state, Phase.FAILED, now, why, NOT_RELEASED)
         return after, (record, *effects)
     state = replace(state, release_tries=tries, reason=f"waiting for release: {event.why}")
     return state, (record, StopEngine(state.generation, force=True))
@@ -230,13 +240,13 @@ def _stop_asked(event: StopAsked, state: State, now: float, rules: Rules) -> Ste
 def _wind_down(state: State, now: float, rules: Rules) -> Step:
     match state.phase:
         case Phase.SERVING:
-            return _drain(state, now, rules)
+            return moves.drain(state, now, rules)
         case Phase.DRAINING:
             return replace(state, until=now + rules.drain(state.profile)), ()
         case Phase.DRAINED | Phase.STARTING:
-            return _stop(state, now, "stop asked", False)
+            return moves.stop(state, now, "stop asked", False)
         case Phase.BACKOFF:
-            return _exit(state, Phase.STOPPED, now, "stopped", 0)
+            return moves.end(state, Phase.STOPPED, now, "stopped", 0)
         case _:
             return state, ()
 
@@ -245,14 +255,14 @@ def _wind_down(state: State, now: float, rules: Rules) -> Step:
 def _drain_asked(event: DrainAsked, state: State, now: float, rules: Rules) -> Step:
     if state.phase is not Phase.SERVING:
         return state, ()
-    return _drain(replace(state, drain_asked=True), now, rules, Record("drain_asked"))
+    return moves.drain(replace(state, drain_asked=True), now, rules, Record("drain_asked"))
 
 
 @_on.register
 def _undrain_asked(event: UndrainAsked, state: State, now: float, rules: Rules) -> Step:
     if not state.drain_asked or state.phase not in {Phase.DRAINING, Phase.DRAINED}:
         return state, ()
-    state = _enter(replace(state, drain_asked=False), Phase.SERVING, now, "drain ended")
+    state = moves.enter(replace(state, drain_asked=False), Phase.SERVING, now, "drain ended")
     return state, (Record("drain_ended"), OpenGate(state.generation))
 
 
@@ -261,23 +271,23 @@ def _tick(event: Tick, state: State, now: float, rules: Rules) -> Step:
     if state.until is None or now < state.until:
         return state, ()
     if state.phase is Phase.BACKOFF:
-        return _start(state, now, "backoff is over")
+        return moves.start(state, now, "backoff is over")
     if state.phase is Phase.DRAINING:
         return _drain_expired(state, now, rules)
     return state, ()
 
 
 def _drain_expired(state: State, now: float, rules: Rules) -> Step:
-    waited = rules.drain(state.profile)
-    why = f"requests were still running after {waited:g} s"
+    why = f"requests were still running after {now - state.since:.0f} s"
     if state.stopping_for_good or (state.target is not None and rules.cut_on_drain_timeout):
         cut = Cut(f"{why} of draining")
-        after, effects = _stop(_mark_drained(state, now), now, why, False)
+        after, effects = moves.stop(_mark_drained(state, now), now, why, False)
         return after, (cut, *effects)
     if state.drain_asked:
         return replace(state, until=None, reason=f"draining: {why}"), ()
     record = Record("switch_cancelled", target=state.target, why=why)
-    state = _enter(replace(state, switching=None), Phase.SERVING, now, f"switch cancelled: {why}")
+    state = replace(state, switching=None, cancelled_at=now, cancellations=state.cancellations + 1)
+    state = moves.enter(state, Phase.SERVING, now, f"switch cancelled: {why}")
     return state, (record, OpenGate(state.generation))
 
 
@@ -287,11 +297,9 @@ def _mark_drained(state: State, now: float) -> State:
     return replace(state, switching=replace(state.switching, drained=now))
 
 
-def _redirect(state: State, profile: str, now: float, record: Record) -> Step:
-    """A switch asked for while another one drains: change its goal, or call it off."""
-    if profile != state.profile and state.switching is not None:
-        return replace(state, switching=replace(state.switching, target=profile)), (record,)
-    state = _enter(replace(state, switching=None), Phase.SERVING, now, "switch called off")
+def _call_off(state: State, by: str, now: float) -> Step:
+    record = Record("switch_called_off", target=state.target, by=by)
+    state = moves.enter(replace(state, switching=None), Phase.SERVING, now, "switch called off")
     return state, (record, OpenGate(state.generation))
 
 
@@ -310,56 +318,16 @@ def _recover(state: State, now: float, rules: Rules) -> Step:
         records = (Record("fell_back", source=failed, target=state.profile),)
     wait = state.failures.backoff(state.profile, rules.restart)
     if wait == 0.0:
-        after, effects = _start(state, now, f"fell back from {failed}")
+        after, effects = moves.start(state, now, f"fell back from {failed}")
         return after, (*records, *effects)
-    state = _enter(state, Phase.BACKOFF, now, f"starting {state.profile} again in {wait:g} s")
+    state = moves.enter(state, Phase.BACKOFF, now, f"starting {state.profile} again in {wait:g} s")
     backoff = Record("backoff", profile=state.profile, seconds=wait)
     return replace(state, until=now + wait), (*records, backoff)
 
 
 def _count_failure(state: State, kind: str, now: float, rules: Rules) -> State:
-    failures = state.failures.counted(state.profile, kind, rules.restart, now)
-    return replace(state, failures=failures)
-
-
-def _start(state: State, now: float, why: str) -> Step:
-    state = replace(state, generation=state.generation + 1, ready_at=None)
-    state = _enter(state, Phase.STARTING, now, why)
-    record = Record("starting", profile=state.profile, generation=state.generation, why=why)
-    return state, (record, Start(state.profile, state.generation))
-
-
-def _serve(state: State, now: float, why: str) -> Step:
-    state = replace(state, ready_at=now, last_good=state.profile)
-    if state.drain_asked:
-        return _enter(state, Phase.DRAINED, now, f"{why}, drained by the operator"), ()
-    state = _enter(state, Phase.SERVING, now, why)
-    record = Record("serving", profile=state.profile, generation=state.generation, why=why)
-    return state, (OpenGate(state.generation), record)
-
-
-def _drain(state: State, now: float, rules: Rules, *records: Record) -> Step:
-    state = _enter(state, Phase.DRAINING, now, "letting requests in flight finish")
-    state = replace(state, until=now + rules.drain(state.profile))
-    close = CloseGate("switching" if state.target else "draining", admit=_admits(state))
-    return state, (*records, close, AwaitIdle(state.generation))
-
-
-def _stop(state: State, now: float, why: str, force: bool, *records: Record) -> Step:
-    state = replace(_enter(state, Phase.STOPPING, now, why), release_tries=0)
-    return state, (*records, StopEngine(state.generation, force=force))
-
-
-def _exit(state: State, phase: Phase, now: float, why: str, code: int) -> Step:
-    state = replace(_enter(state, phase, now, why), exit_code=code)
-    close = CloseGate(why, admit=False)
-    return state, (close, Record(str(phase), why=why, exit_code=code), Exit(code))
-
-
-def _enter(state: State, phase: Phase, now: float, reason: str) -> State:
-    return replace(state, phase=phase, since=now, until=None, reason=reason)
-
-
-def _admits(state: State) -> bool:
-    """Whether new requests may wait at the closed gate."""
-    return not (state.stopping_for_good or state.drain_asked)
+    switch_failed = state.switching is not None and state.switching.target == state.profile
+    failures = state.failures.counted(
+        state.profile, kind, rules.restart, now, budgeted=not switch_failed
+    )
+    return replace(state, failures=failures, after_failure=True)

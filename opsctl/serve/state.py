@@ -80,6 +80,12 @@ class State:
     """When the phase runs out: drain deadline, end of the backoff."""
     stopping_for_good: bool = False
     drain_asked: bool = False
+    after_failure: bool = False
+    """Whether the engine being stopped failed, rather than being asked to go."""
+    cancelled_at: float | None = None
+    """When the last switch was given up because requests outlasted the drain deadline."""
+    cancellations: int = 0
+    """Switches given up so in a row."""
     switches: int = 0
     switch_times: tuple[float, ...] = ()
     release_tries: int = 0

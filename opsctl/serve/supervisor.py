@@ -147,6 +147,8 @@ class Supervisor:
             switch_times=self.state.switch_times,
             quarantine=self.state.failures.quarantine,
             paused=self.automation.paused,
+            cancelled_at=self.state.cancelled_at,
+            cancellations=self.state.cancellations,
         )
 
     def _perform(self, effect: do.Effect) -> None:
@@ -165,8 +167,7 @@ class Supervisor:
             case do.AwaitIdle():
                 self._idle = asyncio.ensure_future(self._await_idle(effect.generation))
             case do.Cut():
-                streams = self.gateway.cut(effect.reason)
-                self.record("cut", streams=streams, why=effect.reason)
+                self.gateway.cut(effect.reason)
             case do.Exit():
                 pass  # the loop ends by the exit code in the state
 

@@ -45,4 +45,17 @@ def test_observe_pause_and_no_engine_are_each_told() -> None:
     told = why(replace(RULES, observe=True), situation, 1000.0)
     assert "observe" in told
     assert "paused" in told
-    assert "no engine is serving" in told
+    assert "no requests are let through" in told
+
+
+def test_cancelled_switches_are_tried_again_ever_more_seldom() -> None:
+    waits = []
+    for cancellations in range(1, 8):
+        situation = replace(
+            FREE, ready_at=-9999.0, cancelled_at=1000.0, cancellations=cancellations
+        )
+        (veto,) = vetoes(RULES, situation, "eagle3", 1000.0)
+        assert veto.until is not None
+        assert vetoes(RULES, situation, "eagle3", veto.until) == ()
+        waits.append(veto.until - 1000.0)
+    assert waits == [600, 1200, 2400, 3600, 3600, 3600, 3600]

@@ -212,6 +212,7 @@ def test_a_switch_can_be_called_off_while_it_drains() -> None:
     life = serving().after(inputs.SwitchAsked("baseline", "policy"))
     life.after(inputs.SwitchAsked("eagle3", "operator"))
     assert (life.phase, life.state.target) == (Phase.SERVING, None)
+    assert life.record("switch_called_off").facts == {"target": "baseline", "by": "operator"}
 
 
 def test_an_operator_may_leave_a_start_that_takes_too_long() -> None:
@@ -247,3 +248,51 @@ def test_backoff_doubles_up_to_its_limit() -> None:
         waits.append(life.record("backoff").facts["seconds"])
         life.after(inputs.Tick(), wait=61.0)
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60]
+
+
+def test_a_switch_that_fails_does_not_bring_a_healthy_service_nearer_to_giving_up() -> None:
+    life = serving()
+    for generation in range(2, 20, 2):
+        life.after(inputs.SwitchAsked("baseline", "policy"), inputs.Idle(generation - 1))
+        life.after(inputs.Released(generation - 1))
+        life.after(inputs.StartFailed(generation, "exited", "crash"), inputs.Released(generation))
+        life.after(inputs.Ready(generation + 1))
+        assert (life.phase, life.state.profile) == (Phase.SERVING, "eagle3")
+    assert life.state.failures.quarantined("baseline", life.now)
+
+
+def test_only_a_failure_makes_it_give_up_and_the_next_run_starts_afresh() -> None:
+    life = Life().after(inputs.Begin("eagle3"))
+    for generation in range(1, 5):
+        life.after(inputs.StartFailed(generation, "exited", "crash"), inputs.Released(generation))
+        life.after(inputs.Tick(), wait=61.0)
+    assert life.phase is Phase.FAILED
+    assert life.state.failures.times == ()
+    crashed = serving()
+    for generation in range(1, 4):
+        crashed.after(inputs.EngineLost(generation, "exited", "x"), inputs.Released(generation))
+        crashed.after(inputs.Tick(), wait=61.0)
+        crashed.after(inputs.Ready(generation + 1))
+    profile = next(name for name in ("eagle3", "baseline") if name != crashed.state.profile)
+    crashed.after(inputs.SwitchAsked(profile, "operator"), inputs.Idle(4), inputs.Released(4))
+    assert crashed.effect(do.Start) == do.Start(profile, 5)
+
+
+def test_a_quarantined_profile_is_not_begun_with_unless_it_was_named() -> None:
+    life = Life().after(inputs.Begin("eagle3"), inputs.StartFailed(1, "bad_flags", "no such flag"))
+    for explicit, started in ((False, "baseline"), (True, "eagle3")):
+        again = Life()
+        again.state = State(failures=life.state.failures)
+        again.after(inputs.Begin("eagle3", explicit=explicit))
+        assert again.effect(do.Start) == do.Start(started, 1)
+
+
+def test_cancelled_switches_are_counted_until_one_succeeds() -> None:
+    life = serving()
+    for count in (1, 2):
+        life.after(inputs.SwitchAsked("baseline", "policy"))
+        life.after(inputs.Tick(), wait=20.1)
+        assert (life.state.cancellations, life.state.cancelled_at) == (count, life.now)
+    life.after(inputs.SwitchAsked("baseline", "policy"), inputs.Idle(1), inputs.Released(1))
+    life.after(inputs.Ready(2))
+    assert (life.state.cancellations, life.state.cancelled_at) == (0, None)
