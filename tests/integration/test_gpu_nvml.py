@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -539,3 +540,17 @@ def test_the_fake_agrees_with_nvidias_own_header(tmp_path: Path) -> None:
         pytest.skip(f"nvml.h cannot be had here: {fetched.stderr.strip()[-200:]}")
     arguments = [str(fake_nvml.SOURCE), "-DFAKE_NVML_HEADER", f"-I{headers[0].parent}"]
     compile_library(arguments, tmp_path / "checked.so")
+
+
+def test_the_checks_for_a_real_gpu_skip_with_a_reason_where_there_is_none(tmp_path: Path) -> None:
+    (tmp_path / "libnvidia-ml.so.1").write_text("not a library")
+    script = Path(__file__).parents[1] / "device" / "check_gpu.py"
+    result = subprocess.run(
+        [sys.executable, str(script)],
+        env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 77, result.stderr
+    assert json.loads(result.stdout)["verdict"] == "skipped"
