@@ -203,12 +203,16 @@ class _Demo:
         )
 
 
+def _known(value: int | None) -> str:
+    return "unknown" if value is None else str(value)
+
+
 def _load_line(status: dict[str, object]) -> str:
     load = status["load"]
     told = json.loads(json.dumps(load))
     return (
-        f"  {status['state']} {status['profile']}: running {told['running']}, "
-        f"queued {told['queued']}, held {told['held']}"
+        f"  {status['state']} {status['profile']}: running {_known(told['running'])}, "
+        f"queued {_known(told['queued'])}, held {told['held']}"
     )
 
 

@@ -50,26 +50,50 @@ def switch(
     may switch back later: pause it to stay.
     """
     where = places(state_dir, config)
+    before = ask(where, "GET", "/v1/status")["last_failure"]
     document = ask(where, "POST", "/v1/switch", {"profile": profile})
     if wait:
-        document = _follow_switch(where, profile)
+        document = _follow_switch(where, profile, before)
     _show(document, output)
 
 
-def _follow_switch(where: Places, profile: str) -> dict[str, Any]:
+def _follow_switch(where: Places, profile: str, before: object) -> dict[str, Any]:
+    """Tell what happens until something serves again; raises when it is not `profile`."""
     last = ""
     while True:
-        document = ask(where, "GET", "/v1/status")
+        try:
+            document = ask(where, "GET", "/v1/status")
+        except NotRunningError:
+            raise _how_it_ended(where) from None
         state, reason = document["state"], document["reason"]
         if state == "serving" and document["target"] is None:
             if document["profile"] == profile:
                 return document
-            raise OpsctlError(f"still serving {document['profile']}: {reason}")
+            failure = document["last_failure"]
+            why = failure["why"] if failure is not None and failure != before else reason
+            raise OpsctlError(
+                f"still serving {document['profile']}: {why}",
+                hint="see `opsctl events` and `opsctl logs`",
+            )
         line = f"{state}: {reason}"
         if line != last:
             message(line)
             last = line
         time.sleep(POLL)
+
+
+def _how_it_ended(where: Places) -> OpsctlError:
+    """The error with which serving ended, from what it left in the state file."""
+    from opsctl.serve.remembered import read
+
+    past = read(where.state)
+    code = past.exit_code if past is not None else None
+    error = OpsctlError(
+        f"opsctl serve has ended: {past.reason}" if past is not None else "opsctl serve is gone",
+        hint="see `opsctl events`",
+    )
+    error.exit_code = code if code is not None else 1
+    return error
 
 
 def pause(
@@ -116,25 +140,40 @@ def drain(
 
 
 def stop(
-    config: ConfigOption = None, state_dir: StateDirOption = None, wait: WaitOption = True
+    config: ConfigOption = None,
+    state_dir: StateDirOption = None,
+    wait: WaitOption = True,
+    output: OutputOption = Output.TABLE,
 ) -> None:
-    """End `opsctl serve`: finish requests in flight, stop the engine, verify its release."""
+    """End `opsctl serve`: finish requests in flight, stop the engine, verify its release.
+
+    Fails with the exit code of `opsctl serve` when that did not end well.
+    """
     where = places(state_dir, config)
     pid = ask(where, "POST", "/v1/stop")["pid"]
+    if wait:
+        _follow_stop(where)
+        _wait_for_exit(pid)
+        error = _how_it_ended(where)
+        if error.exit_code:
+            raise error
+        message("stopped")
+    if output is not Output.TABLE:
+        emit({"stopped": wait, "pid": pid}, output, schema="opsctl/stop/v1")
+
+
+def _follow_stop(where: Places) -> None:
     last = ""
-    while wait:
+    while True:
         try:
             document = ask(where, "GET", "/v1/status")
         except NotRunningError:
-            break
+            return
         line = f"{document['state']}: {document['reason']}"
         if line != last:
             message(line)
             last = line
         time.sleep(POLL)
-    if wait:
-        _wait_for_exit(pid)
-        message("stopped")
 
 
 def _wait_for_exit(pid: int) -> None:

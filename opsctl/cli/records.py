@@ -34,7 +34,7 @@ def logs(
     """Show the engine's own output."""
     path = places(state_dir, config).engine_log
     for line in _lines(path, lines, follow):
-        _print(json.dumps({"line": line}) if output is Output.JSON else line)
+        _print(line if output is Output.TABLE else _item({"line": line}, output))
 
 
 def events(
@@ -45,17 +45,21 @@ def events(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show the journal: every decision, switch, failure and recovery. JSON is one object a line."""
-    render = _raw if output is Output.JSON else sentence
     for line in _lines(places(state_dir, config).events, lines, follow):
         try:
             entry = json.loads(line)
         except ValueError:
             continue
-        _print(render(entry))
+        _print(sentence(entry) if output is Output.TABLE else _item(entry, output))
 
 
-def _raw(entry: dict[str, Any]) -> str:
-    return json.dumps(entry)
+def _item(entry: dict[str, Any], output: Output) -> str:
+    """One record: a JSON object on a line, or an item of a YAML sequence."""
+    if output is Output.JSON:
+        return json.dumps(entry)
+    import yaml
+
+    return str(yaml.safe_dump([entry], sort_keys=False, allow_unicode=True)).rstrip()
 
 
 def _print(line: str) -> None:

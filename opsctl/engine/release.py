@@ -148,7 +148,7 @@ async def _look(
         *(f"process {member}" for member in members),
         *_port_holders(busy),
         *(f"shared memory {path}" for path in left),
-        *([f"{held} bytes of accelerator memory"] if held else []),
+        *([f"{held / 2**30:.1f} GiB of accelerator memory"] if held else []),
     )
     unknown = "; accelerator memory is unknown" if held is None else ""
     why = ("still held: " + ", ".join(holders) if holders else "released") + unknown

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from opsctl.config.schema import LaunchProfile
 from opsctl.engine import markers, preflight
-from opsctl.engine.client import EngineClient, Readiness
+from opsctl.engine.client import EngineClient, EngineUnhealthy, Readiness
 from opsctl.engine.log import EngineLog
 from opsctl.engine.process import EngineProcess
 from opsctl.engine.release import MemoryReader
@@ -186,7 +186,7 @@ class StartPath:
         tail = engine.log.tail(200)
         failure = markers.classify(tail, code)
         raise self._failure(
-            failure.kind,
+            "exited" if failure.kind == "unknown" else failure.kind,
             f"the engine ended with exit code {code} after stage {self._stage!r}: {failure.what}",
             hint=failure.hint,
         )
@@ -203,6 +203,8 @@ class StartPath:
                         "probe_failed", f"/v1/models lists {list(models)}, not {wanted!r}"
                     )
                 await engine.client.generate_one(limit)
+        except EngineUnhealthy as error:
+            raise self._failure("probe_failed", error.message) from error
         except TimeoutError:
             raise self._failure(
                 "probe_failed", f"no generation within {limit:g} s (timeouts.probe)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -39,7 +40,7 @@ class Journal:
         self._echo(sentence(entry))
         try:
             self._rotate_when_full(len(line))
-            with self.path.open("a", encoding="utf-8") as file:
+            with open(self.path, "a", encoding="utf-8", opener=_private) as file:
                 file.write(line)
         except OSError:
             self.dropped += 1
@@ -58,6 +59,10 @@ class Journal:
             if older.exists():
                 older.replace(rotated(self.path, number + 1))
         self.path.replace(rotated(self.path, 1))
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def rotated(path: Path, number: int) -> Path:

@@ -13,6 +13,7 @@ from aiohttp import web
 from opsctl.errors import ConfigError, OpsctlError, TemporaryError, UsageError
 from opsctl.serve.inputs import DrainAsked, StopAsked, SwitchAsked, UndrainAsked
 from opsctl.serve.lifecycle import refusal
+from opsctl.serve.state import Phase
 from opsctl.serve.status import status
 from opsctl.serve.supervisor import Supervisor
 
@@ -61,6 +62,9 @@ class Control:
         if not isinstance(name, str) or name not in supervisor.config.profiles:
             known = ", ".join(supervisor.config.profiles)
             raise UsageError(f"no profile {name!r}", hint=f"configured profiles: {known}")
+        state = supervisor.state
+        if name == state.profile and state.target is None and state.phase is Phase.SERVING:
+            return self._accepted()
         await supervisor.check_target(name)
         why = refusal(supervisor.state, name)
         if why is not None:

@@ -14,7 +14,6 @@ import uvloop
 
 from opsctl.config.schema import Config
 from opsctl.config.secrets import resolve
-from opsctl.engine import preflight
 from opsctl.errors import OpsctlError, UsageError
 from opsctl.observe.events import Journal
 from opsctl.serve import recovery, remembered
@@ -23,7 +22,6 @@ from opsctl.serve.control import Control
 from opsctl.serve.gateway import Gateway
 from opsctl.serve.inputs import Begin, StopAsked
 from opsctl.serve.places import Places
-from opsctl.serve.remembered import Remembered
 from opsctl.serve.state import State
 from opsctl.serve.status import status
 from opsctl.serve.supervisor import Supervisor
@@ -107,15 +105,12 @@ class _Instance:
     async def run(self) -> None:
         """Serve to the end; raises the error that ended it, if one did."""
         supervisor, config = self._supervisor, self._supervisor.config
-        preflight.check_files(
-            config.profiles[config.serve.profile], log_dir=self._places.engine_log.parent
-        )
         control = Control(supervisor, self._reload)
         try:
             await supervisor.gateway.start(config.serve.listen)
             self._record_start()
             self._listen_to_signals()
-            await self._begin(self._past)
+            await self._begin()
             await control.start(self._places.socket)
             await supervisor.run()
         finally:
@@ -132,13 +127,17 @@ class _Instance:
             profile=self._supervisor.config.serve.profile,
         )
 
-    async def _begin(self, past: Remembered | None) -> None:
+    async def _begin(self) -> None:
         """Adopt the engine of an earlier opsctl, or start one."""
-        supervisor = self._supervisor
-        if past is not None and past.engine is not None and past.boot_id == boot_id():
-            found = await recovery.recover(
-                past.engine, supervisor.config, self._places, self._wishes.profile
-            )
+        supervisor, config = self._supervisor, self._supervisor.config
+        past, wanted = self._past, self._wishes.profile
+        record = past.engine if past is not None and past.boot_id == boot_id() else None
+        try:
+            found = await recovery.recover(record, config, self._places, wanted)
+        except OpsctlError as error:
+            self._journal.record("recovery_failed", why=error.message)
+            raise
+        if found is not None:
             self._journal.record(
                 "recovered",
                 adopted=found.engine is not None,
@@ -148,7 +147,9 @@ class _Instance:
             if found.engine is not None:
                 supervisor.adopt(found.engine)
                 return
-        supervisor.handle(Begin(supervisor.config.serve.profile))
+        await supervisor.check_target(config.serve.profile)
+        self._places.simulated_gpu.unlink(missing_ok=True)
+        supervisor.handle(Begin(config.serve.profile, explicit=wanted is not None))
 
     def _listen_to_signals(self) -> None:
         loop = asyncio.get_running_loop()

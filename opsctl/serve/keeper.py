@@ -67,7 +67,7 @@ class Keeper:
 
     def adopt(self, engine: RunningEngine, generation: int) -> None:
         """Take over an engine that an earlier opsctl started."""
-        self.engine = engine
+        self.engine, self.stage = engine, "ready"
         self._run("watch", self._watch(engine, generation))
 
     def stop(self, generation: int, *, force: bool) -> None:
@@ -105,8 +105,11 @@ class Keeper:
         how = "ended" if code is None else f"ended with exit code {code}"
         engine.log.read_new()
         failure = markers.classify(engine.log.tail(200), code)
-        kind = "exited" if failure.kind == "unknown" else failure.kind
-        self._post(EngineLost(generation, kind, f"engine process {how}: {failure.what}"))
+        if failure.kind == "unknown":
+            self._post(EngineLost(generation, "exited", f"engine process {how}"))
+        else:
+            why = f"engine process {how}: {failure.what}"
+            self._post(EngineLost(generation, failure.kind, why))
 
     async def _stop(self, generation: int, force: bool) -> None:
         await self._cancel("start")

@@ -12,6 +12,7 @@ from opsctl.engine.release import verify
 from opsctl.engine.start import RunningEngine
 from opsctl.errors import OpsctlError, ReleaseError
 from opsctl.profiles.fingerprint import fingerprint
+from opsctl.serve import strays
 from opsctl.serve.keeper import memory_reader
 from opsctl.serve.places import Places
 from opsctl.serve.remembered import EngineRecord
@@ -27,13 +28,43 @@ class Found:
 
 
 async def recover(
-    record: EngineRecord, config: Config, places: Places, wanted: str | None
-) -> Found:
-    """Adopt the recorded engine when it is healthy and matches, else end all that is left of it.
+    record: EngineRecord | None, config: Config, places: Places, wanted: str | None
+) -> Found | None:
+    """Adopt the recorded engine when it is healthy and matches; end everything else of ours.
 
-    `wanted` restricts adoption to one profile. Raises ReleaseError when something will not go.
+    Ours is also what no record tells of (the state file was lost, or opsctl died between a spawn
+    and its record): a process whose output goes to this state directory's engine log. `wanted`
+    restricts adoption to one profile. None when there was nothing; raises ReleaseError when
+    something will not go.
     """
-    identity = Identity.from_json(record.identity)
+    identity = _identity(record)
+    found = None
+    if record is not None and identity is not None:
+        found = await _recover(record, identity, config, places, wanted)
+    kept = set() if found is None or found.engine is None else _pids(found.engine)
+    unknown = await strays.end(places.engine_log, spare=kept)
+    if not unknown:
+        return found
+    told = f"{found.told}; " if found is not None else ""
+    killed = (*(found.killed if found is not None else ()), *unknown)
+    engine = found.engine if found is not None else None
+    return Found(engine, f"{told}ended an engine that no state file tells of", killed)
+
+
+def _identity(record: EngineRecord | None) -> Identity | None:
+    try:
+        return None if record is None else Identity.from_json(record.identity)
+    except ValueError:
+        return None  # damaged: whatever lives of it is found by its log
+
+
+def _pids(engine: RunningEngine) -> set[int]:
+    return {member.pid for member in engine.process.members()}
+
+
+async def _recover(
+    record: EngineRecord, identity: Identity, config: Config, places: Places, wanted: str | None
+) -> Found:
     process = EngineProcess.attach(identity)
     why_not = "its main process is gone"
     if process is not None:

@@ -41,6 +41,9 @@ class Remembered(BaseModel):
     pid: int
     paused: bool = False
     engine: EngineRecord | None = None
+    exit_code: int | None = None
+    """How serving ended; None while it goes on, and after a death."""
+    reason: str = ""
     last_good: str | None = None
     switches: int = 0
     switch_times: list[float] = []
@@ -80,6 +83,8 @@ def save(path: Path, snapshot: Snapshot) -> None:
         "pid": snapshot.pid,
         "paused": snapshot.paused,
         "engine": snapshot.engine,
+        "exit_code": state.exit_code,
+        "reason": state.reason,
         "last_good": state.last_good,
         "switches": state.switches,
         "switch_times": state.switch_times,

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from opsctl import __version__
 from opsctl.autospec.guards import vetoes
 from opsctl.serve.automation import Automation, Judgement
-from opsctl.serve.supervisor import Supervisor
+from opsctl.serve.supervisor import LastFailure, Supervisor
 
 SCHEMA = "opsctl/status/v1"
 
@@ -37,6 +37,7 @@ def status(supervisor: Supervisor) -> Document:
         "last_decision": _decision(supervisor.automation.last, now),
         "next_switch": _next_switch(supervisor, now),
         "failures": len(state.failures.times),
+        "last_failure": _failure(supervisor.last_failure, now),
         "quarantine": {
             name: _clock_time(until, now)
             for name, until in state.failures.quarantine.items()
@@ -109,6 +110,17 @@ def _decision(judgement: Judgement | None, now: float) -> Document | None:
     }
 
 
+def _failure(failure: LastFailure | None, now: float) -> Document | None:
+    if failure is None:
+        return None
+    return {
+        "time": _clock_time(failure.time, now),
+        "profile": failure.profile,
+        "kind": failure.kind,
+        "why": failure.why,
+    }
+
+
 def _next_switch(supervisor: Supervisor, now: float) -> Document | None:
     """When the guards would allow an automatic switch; None when automation is off."""
     automation, config = supervisor.automation, supervisor.config.auto_spec
@@ -128,5 +140,6 @@ def _next_switch(supervisor: Supervisor, now: float) -> Document | None:
 
 
 def _clock_time(monotonic: float, now: float) -> str:
-    moment = datetime.now(UTC) + timedelta(seconds=monotonic - now)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    """A monotonic time as a moment, to the second: finer, it would differ from call to call."""
+    moment = datetime.now(UTC) + timedelta(seconds=monotonic - now + 0.5)
+    return moment.isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -13,6 +13,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from opsctl.autospec.guards import Situation
 from opsctl.autospec.policy import Decision
@@ -43,6 +44,16 @@ EXTEND_EVERY, EXTEND_BY = 5.0, 60.0
 own for each, so while its loop lives systemd may wait on."""
 
 
+@dataclass(frozen=True)
+class LastFailure:
+    """The failure seen last, and when (monotonic seconds)."""
+
+    time: float
+    profile: str
+    kind: str
+    why: str
+
+
 class Supervisor:
     """One serving instance: gateway in front, one engine behind, one loop that owns both."""
 
@@ -59,6 +70,7 @@ class Supervisor:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config = config
+        self._started_with = config.serve
         self.places = places
         self.state = state
         self.gateway = gateway
@@ -77,7 +89,7 @@ class Supervisor:
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._watch: EngineWatch | None = None
         self._idle: asyncio.Task[None] | None = None
-        self._last_failure = ""
+        self.last_failure: LastFailure | None = None
         self._told_unfit = ("", "")
 
     def post(self, event: Event) -> None:
@@ -103,7 +115,7 @@ class Supervisor:
         before = self.state
         self.state, wanted = lifecycle.step(before, event, self.clock(), self.rules())
         if isinstance(event, StartFailed | EngineLost):
-            self._last_failure = event.why
+            self.last_failure = LastFailure(self.clock(), before.profile, event.kind, event.why)
         for effect in wanted:
             self._perform(effect)
         if self.state != before:
@@ -128,11 +140,11 @@ class Supervisor:
 
     def reconfigure(self, config: Config) -> list[str]:
         """Take over a new configuration; returns what it does not change until a restart."""
-        old, self.config = self.config, config
+        self.config = config
         self.automation.configure(config.auto_spec, enabled=self.automation.enabled)
         notes = []
         for key in ("listen", "gateway"):
-            if getattr(old.serve, key) != getattr(config.serve, key):
+            if getattr(self._started_with, key) != getattr(config.serve, key):
                 notes.append(f"serve.{key} takes effect when opsctl serve is started again")
         engine = self.keeper.engine
         if engine is not None:
@@ -279,7 +291,8 @@ class Supervisor:
     def _raise_if_failed(self) -> None:
         if self.state.exit_code == lifecycle.GAVE_UP:
             raise GaveUpError(
-                f"{self.state.reason}; the last one: {self._last_failure}",
+                f"{self.state.reason}; the last one: "
+                f"{self.last_failure.why if self.last_failure else 'before this start'}",
                 hint=f"read {self.places.engine_log} and `opsctl events`, then serve again",
             )
         if self.state.exit_code == lifecycle.NOT_RELEASED:

@@ -291,3 +291,71 @@ def replaced(instance: Serving, before: dict[str, Any]) -> dict[str, Any] | None
     if status is None or status["engine"]["pid"] == before["engine"]["pid"]:
         return None
     return status
+
+
+@pytest.mark.parametrize("damage", ["", "{", '{"engine": {"identity": "{}"}}'])
+async def test_a_damaged_state_file_does_not_double_the_engine(tmp_path: Path, damage: str) -> None:
+    with serving(tmp_path) as first:
+        before = await asyncio.to_thread(first.wait_serving)
+        first.process.kill()
+        first.process.wait(10)
+        state = first.state_dir / "state.json"
+        if damage.startswith('{"'):
+            document = json.loads(state.read_text())
+            document["engine"]["identity"] = "{}"
+            damage = json.dumps(document)
+        state.write_text(damage)
+        with Serving(first.arguments, first.state_dir) as second:
+            after = await asyncio.to_thread(second.wait_serving)
+            assert after["engine"]["pid"] != before["engine"]["pid"]
+            gone = before["engine"]["pid"]
+            await asyncio.to_thread(
+                wait_until, lambda: not psutil.pid_exists(gone), seconds=10, what="reaped by init"
+            )
+            recovered = [e for e in second.events() if e["event"] == "recovered"]
+            assert "no state file tells of" in recovered[0]["why"]
+            assert before["engine"]["pid"] in recovered[0]["killed"]
+            assert second.opsctl("stop").returncode == 0
+        assert first.leftovers() == []
+
+
+async def test_somebody_who_only_writes_to_the_log_is_not_an_engine(tmp_path: Path) -> None:
+    instance = serving(tmp_path)
+    log = Places(instance.state_dir).engine_log
+    log.parent.mkdir(parents=True)
+    with log.open("ab") as output:
+        innocent = subprocess.Popen(["sleep", "60"], stdout=output)
+    try:
+        with instance:
+            await asyncio.to_thread(instance.wait_serving)
+            assert innocent.poll() is None
+            assert instance.opsctl("stop").returncode == 0
+        assert innocent.poll() is None
+    finally:
+        innocent.kill()
+        innocent.wait()
+
+
+async def test_stop_tells_when_serving_did_not_end_well(tmp_path: Path) -> None:
+    with serving(tmp_path, eagle3={"sim-linger": "never"}) as instance:
+        await asyncio.to_thread(instance.wait_serving)
+        stopped = await asyncio.to_thread(instance.opsctl, "stop")
+        assert stopped.returncode == instance.process.wait(10) == 4
+        assert "GiB of accelerator memory" in stopped.stderr
+
+
+async def test_a_switch_to_what_serves_already_is_no_error(tmp_path: Path) -> None:
+    with serving(tmp_path) as instance:
+        before = await asyncio.to_thread(instance.wait_serving)
+        done = instance.opsctl("switch", "eagle3", "-o", "json")
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["engine"]["pid"] == before["engine"]["pid"]
+
+
+async def test_a_failed_switch_says_what_failed(tmp_path: Path) -> None:
+    with serving(tmp_path, baseline={"sim-fault": "start_failure=1:oom"}) as instance:
+        await asyncio.to_thread(instance.wait_serving)
+        failed = await asyncio.to_thread(instance.opsctl, "switch", "baseline")
+        assert failed.returncode == 1
+        assert "still serving eagle3" in failed.stderr
+        assert "out of memory" in failed.stderr
