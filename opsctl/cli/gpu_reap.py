@@ -67,10 +67,12 @@ def reap(
     from opsctl.cli.client import places
     from opsctl.cli.gpu_reap_render import plan_document, plan_table
     from opsctl.cli.output import emit, message
+    from opsctl.gpu.reaper_plan import agreed
 
     seconds = _seconds(grace)
     where = places(state_dir, config)
-    plan = _plan(where.root, gpu, include or [], user)
+    make = partial(_plan, where.root, gpu, include or [], user)
+    plan = make()
     only_show = dry_run or check
     if only_show or output is Output.TABLE:
         emit(plan_document(plan), output, schema=SCHEMA, table=partial(plan_table, plan))
@@ -80,6 +82,7 @@ def reap(
         if output is not Output.TABLE:
             message("\n".join(f"{target.pid}: {target.why}" for target in plan.targets))
         _ask(plan)
+        plan = agreed(plan, make())
     outcome = _act(plan, where.root, seconds, clear_jit_locks)
     _record(where.events, plan, outcome)
     _report(plan, outcome, output)
@@ -138,7 +141,6 @@ def _found(plan: Plan) -> int:
 
 
 def _ask(plan: Plan) -> None:
-    from opsctl.cli.output import message
     from opsctl.errors import OpsctlError, UsageError
 
     if not sys.stdin.isatty():
@@ -150,7 +152,6 @@ def _ask(plan: Plan) -> None:
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
         raise OpsctlError("nothing was ended")
-    message("")
 
 
 def _processes(count: int) -> str:

@@ -95,16 +95,15 @@ def plan_table(plan: Plan) -> RenderableType:
 
     parts: list[RenderableType] = []
     if plan.targets:
-        rows = [(*_who(t.holder), "asked first" if t.main else "", t.why) for t in plan.targets]
-        parts += [Text("To be ended (TERM first, KILL for what stays):", style="bold")]
-        parts += [grid(("PID", "GPU", "MEMORY", "USER", "", "WHY"), rows)]
+        heading = "To be ended, in this order (TERM first, KILL for what stays):"
+        rows = [(*_who(one.holder), _evidence(one)) for one in plan.targets]
+        parts += [Text(heading, style="bold"), grid((*_WHO, "WHY"), rows)]
         parts += [Text(f"memory to come back: {_memory(plan)}")]
     else:
         parts.append(Text("Nothing to end."))
     if plan.left:
-        left = [(*_who(one.holder), one.holder.verdict, one.why, one.word) for one in plan.left]
-        parts += [Text("\nLeft alone:", style="bold")]
-        parts += [grid(("PID", "GPU", "MEMORY", "USER", "IS", "WHY", "TO END IT, ADD"), left)]
+        left = [(*_who(one.holder), f"{one.holder.verdict}: {_advised(one)}") for one in plan.left]
+        parts += [Text("\nLeft alone:", style="bold"), grid((*_WHO, "WHY"), left)]
     return Group(*parts)
 
 
@@ -193,9 +192,22 @@ def _holder(holder: Holder) -> Document:
     return holder_document(holder)
 
 
+_WHO = ("PID", "GPU", "MEMORY", "USER", "COMMAND")
+
+
 def _who(holder: Holder) -> tuple[object, ...]:
     user = holder.process.user if holder.process else None
-    return holder.pid, ",".join(map(str, holder.gpus)), _size(holder.memory), user
+    gpus = ",".join(map(str, holder.gpus))
+    return holder.pid, gpus, _size(holder.memory), user, _command(holder)
+
+
+def _evidence(target: Target) -> str:
+    evidence = target.holder.evidence
+    return evidence[0] if evidence else target.why
+
+
+def _advised(left: Left) -> str:
+    return left.why if left.word is None else f"{left.why}; to end it, add {left.word}"
 
 
 def _command(holder: Holder) -> str:

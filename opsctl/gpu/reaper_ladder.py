@@ -13,7 +13,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from opsctl.gpu.model import Holder, Verdict
 from opsctl.gpu.reaper_outcome import End, Result
@@ -26,6 +26,7 @@ NONCE = "OPSCTL_NONCE"
 
 _COURTESY = 3.0  # seconds for children to follow their main process
 _ASKED = 5.0  # seconds for the others to end when they are asked themselves
+_REAPED = 1.0  # seconds for parents to take notice
 _POLL = 0.05
 
 
@@ -48,6 +49,12 @@ class Quarry:
     def waited_for(self) -> bool:
         """Whether it lives and may be signalled."""
         return not self.ended and not self.denied
+
+    @property
+    def unreaped(self) -> bool:
+        """Whether it has ended and its parent has not taken notice."""
+        entry = procfs.stat(self.target.pid) if self._was_there and self.ended else None
+        return entry is not None and entry.start_time == self.target.start_time
 
     def send(self, number: signal.Signals) -> None:
         """Signal it; a refusal ends all further tries."""
@@ -87,8 +94,8 @@ class Quarry:
             replaced = entry is not None and entry.start_time != self.target.start_time
             return ("replaced", f"{pid} is another process now") if replaced else ("gone", None)
         if self.ended:
-            zombie = entry is not None and entry.state == "Z"
-            why = f"its parent {entry.ppid} has not reaped it yet" if entry and zombie else None
+            parent = entry.ppid if entry is not None and self.unreaped else None
+            why = f"its parent {parent} has not reaped it" if parent is not None else None
             return ("killed" if "KILL" in self.signals else "exited"), why
         if self.denied:
             process = self.target.holder.process
@@ -121,12 +128,14 @@ async def climb(
     for quarry in tree:
         quarry.ask()
     await _all_ended([quarry for quarry in tree if not quarry.target.main], min(_ASKED, grace))
-    search.extend()
+    latecomers = search.extend()
+    watched([quarry.target.pid for quarry in latecomers])
     groups = _kill(tree, search)
     await _all_ended(tree, kill_grace)
     if not any(quarry.waited_for for quarry in tree):
         for group in groups:
             await _until(group.remove, 1.0)
+    await _until(lambda: not any(quarry.unreaped for quarry in tree), _REAPED)
     return tuple(quarry.result() for quarry in tree)
 
 
@@ -176,25 +185,29 @@ class _Search:
         self._tree.extend(found)
         return tuple(found)
 
-    def fences(self) -> Iterator[Cgroup]:
+    def fences(self) -> frozenset[Cgroup]:
         """Cgroups that opsctl made for this launch, and that living members really are in."""
-        name = f"{FENCE}{self._nonce}"
-        seen = set()
-        for quarry in self._tree:
-            path = procfs.cgroup_of(quarry.target.pid) if quarry.waited_for else None
-            head, found, _ = f"{path or ''}/".partition(f"/{name}/")
-            if self._nonce and found and (fence := head + "/" + name) not in seen:
-                seen.add(fence)
-                directory = directory_of(fence)
-                if directory is not None:
-                    yield Cgroup(directory)
+        paths = {self._fence(quarry.target.pid) for quarry in self._tree if quarry.waited_for}
+        directories = (directory_of(path) for path in paths if path is not None)
+        return frozenset(Cgroup(path) for path in directories if path is not None)
+
+    def _fence(self, pid: int) -> str | None:
+        if not self._nonce:
+            return None
+        name = f"/{FENCE}{self._nonce}"
+        head, found, _ = f"{procfs.cgroup_of(pid) or ''}/".partition(f"{name}/")
+        return head + name if found else None
 
     def _kinship(self, entry: procfs.ProcessStat, known: dict[int, Quarry]) -> str | None:
         parent = known.get(entry.ppid)
         if parent is not None and not parent.ended and self._same_user(entry.pid, entry.ppid):
             return f"child of {entry.ppid}"
-        if self._nonce and procfs.environ_value(entry.pid, NONCE) == self._nonce:
+        if not self._nonce:
+            return None
+        if procfs.environ_value(entry.pid, NONCE) == self._nonce:
             return f"carries the nonce of launch {self._nonce}"
+        if self._fence(entry.pid) is not None:
+            return f"is in the cgroup of launch {self._nonce}"
         return None
 
     def _same_user(self, pid: int, parent: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from opsctl.gpu.mapping import per_process
 from opsctl.gpu.model import Census, Gpu, Holder, Snapshot
 from opsctl.gpu.reaper_outcome import GpuRelease
 from opsctl.gpu.reaper_plan import Target, expected_back
@@ -62,8 +63,8 @@ def _released(
 
 def _nobodys(gpu: Gpu, snapshot: Snapshot) -> int | None:
     """Bytes in use that no row of the process tables explains; a pid counts once."""
-    rows = {use.pid: use.memory for use in snapshot.uses if use.gpu == gpu.index}
-    known = [held for held in rows.values() if held is not None]
+    rows = [row[gpu.index] for row in per_process(snapshot).values() if gpu.index in row]
+    known = [held for held in rows if held is not None]
     if gpu.memory_used is None or len(known) < len(rows):
         return None
     return gpu.memory_used - sum(known)

@@ -8,7 +8,7 @@ itself, and what a signal could only make worse.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from opsctl.gpu import protected
 from opsctl.gpu.model import Census, Holder, HostProcess, KnownEngine, Verdict
@@ -151,6 +151,16 @@ def plan(
     )
 
 
+def agreed(shown: Plan, fresh: Plan) -> Plan:
+    """The fresh plan, limited to processes that were shown.
+
+    While somebody thought about the plan, a server may have taken an orphan over.
+    """
+    approved = {(target.pid, target.start_time) for target in shown.targets}
+    targets = [one for one in fresh.targets if (one.pid, one.start_time) in approved]
+    return replace(fresh, targets=tuple(targets))
+
+
 def blocking(holders: Sequence[Holder], gpus: Sequence[int] | None) -> tuple[Holder, ...]:
     """Holders of memory that keep the next engine out: neither serving nor infrastructure.
 
@@ -196,7 +206,8 @@ class _Judge:
             return None
         special = protected.kind_of(holder.process) if holder.process else None
         if special is not None and holder.process is not None:
-            return Left(holder, protected.reason(holder.process), _exactly(holder))
+            # It can be named exactly, but that is not advice to give.
+            return Left(holder, f"{protected.reason(holder.process)}: stop it by its own means")
         if holder.verdict is Verdict.ORPHAN:
             return None
         if holder.verdict is Verdict.STRAY:

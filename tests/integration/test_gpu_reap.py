@@ -410,6 +410,44 @@ async def test_a_number_that_changed_hands_since_the_plan_is_not_signalled(
     assert orphan.alive
 
 
+async def test_who_joins_after_the_plan_goes_with_the_launch_and_nobody_else(
+    in_process: Host, holders: Holders
+) -> None:
+    nonce = uuid.uuid4().hex
+    dead_engine(in_process, nonce)
+    parent = holders.start(CHILD, nonce=nonce, ignore_term=True)
+    made = planned(census_of(holders, in_process))
+    late = holders.start("worker", nonce=nonce)
+    other = holders.start("worker", nonce=uuid.uuid4().hex)
+    outcome = await reap(made, grace=0.2)
+    assert {one.target.pid: one.outcome for one in outcome.results} == {
+        parent.pid: "killed",
+        late.pid: "exited",
+    }
+    assert not late.alive
+    assert other.alive
+
+
+async def test_locks_of_a_reaped_builder_are_reported_and_go_only_when_asked(
+    in_process: Host, holders: Holders, folder: Path
+) -> None:
+    nonce = uuid.uuid4().hex
+    dead_engine(in_process, nonce)
+    extensions = folder / "ext"
+    lock = extensions / "fused" / "lock"
+    lock.parent.mkdir(parents=True)
+    environment = {"TORCH_EXTENSIONS_DIR": str(extensions), "HOME": str(folder)}
+    for clear in (False, True):
+        holders.start(CHILD, nonce=nonce, files=[lock], environment=environment)
+        outcome = await reap(
+            planned(census_of(holders, in_process)), grace=1, clear_jit_locks=clear
+        )
+        assert [one.outcome for one in outcome.results] == ["exited"]
+        (found,) = outcome.jit_locks
+        assert (found.path, found.stale, found.removed) == (str(lock), True, clear)
+        assert lock.exists() is not clear
+
+
 async def test_an_unkillable_one_ends_in_a_verdict_not_in_a_loop(
     in_process: Host, holders: Holders, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -219,15 +219,18 @@ def record_engine(
     (state_dir / "state.json").write_text(json.dumps(document))
 
 
+_READ = processes.read
+
+
 def look_only_at(pids: Iterable[int], device_prefix: str) -> None:
     """Let this process's censuses see the test's own processes and no others of the host.
 
     What a developer has running, or another test, must not be ended by this one.
     """
-    real, own = processes.read, frozenset(pids)
+    own = frozenset(pids)
 
     def read(listed: Iterable[int] | None = None, **_: object) -> dict[int, HostProcess]:
-        found = real(listed, device_prefix=device_prefix)
+        found = _READ(listed, device_prefix=device_prefix)
         wanted = own | procfs.ancestors(os.getpid()) | {1}
         return {
             pid: process

@@ -19,7 +19,7 @@ from opsctl.gpu.model import (
     Snapshot,
     Verdict,
 )
-from opsctl.gpu.reaper_plan import Plan, blocking, plan
+from opsctl.gpu.reaper_plan import Plan, agreed, blocking, plan
 
 ME, SHELL, ALICE, BOB = 50, 49, 1000, 1001
 GIB = 2**30
@@ -166,7 +166,8 @@ def test_an_orphan_of_a_launch_that_serves_is_no_orphan() -> None:
 def test_infrastructure_goes_only_when_named_exactly() -> None:
     view = census(holder(3, Verdict.FOREIGN, comm="nvidia-persiste", title="nvidia-persistenced"))
     found = planned(view)
-    assert found.left[0].word == "--include foreign:3@30"
+    assert "persistence daemon" in found.left[0].why
+    assert found.left[0].word is None  # not a thing to advise
     assert pids(planned(view, include=["foreign:3@30"])) == [3]
     stray = census(holder(3, Verdict.STRAY, comm="nv-hostengine", title="nv-hostengine"))
     assert pids(planned(stray, include=["stray"])) == []
@@ -260,6 +261,29 @@ def test_memory_to_come_back_is_unknown_when_a_part_of_it_is() -> None:
         holder(3, Verdict.ORPHAN, [1], None, nonce="a"),
     )
     assert planned(view).memory == {0: GIB, 1: None}
+
+
+def test_what_was_taken_over_while_somebody_thought_is_not_ended() -> None:
+    shown = planned(census(holder(2, Verdict.ORPHAN, nonce="n"), holder(3, Verdict.ORPHAN)))
+    fresh = planned(
+        census(
+            holder(2, Verdict.MANAGED, nonce="n"),
+            holder(3, Verdict.ORPHAN),
+            holder(4, Verdict.ORPHAN),
+        )
+    )
+    assert pids(agreed(shown, fresh)) == [3]
+
+
+def test_workers_of_a_stray_server_have_the_user_of_the_server() -> None:
+    view = census(
+        holder(6, Verdict.STRAY, title="python -m sglang.launch_server"),
+        holder(7, Verdict.STRAY, [], ppid=6, uid=None, user=None),
+        holder(8, Verdict.STRAY, [], ppid=1, uid=None, user=None),
+    )
+    found = planned(view, include=["stray"])
+    assert pids(found) == [6, 7]
+    assert [left.word for left in found.left] == ["--include foreign:8@80"]
 
 
 def test_what_serves_and_what_belongs_there_does_not_block() -> None:
