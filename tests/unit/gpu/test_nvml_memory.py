@@ -106,6 +106,16 @@ async def test_other_tenants_may_come_and_go(host: Host, tenant: int) -> None:
     assert await memory.held(IDENTITY) == 2 * GIB
 
 
+async def test_a_tenant_of_another_pid_namespace_is_known_by_having_been_there(
+    host: Host,
+) -> None:
+    host.used, host.uses = [2 * GIB, 0], [GpuUse(0, DEAD, "compute", 2 * GIB)]
+    memory = host.memory()
+    await memory.before_start()
+    host.used, host.uses = [5 * GIB, 0], [GpuUse(0, DEAD, "compute", 5 * GIB)]
+    assert await memory.held(IDENTITY) == 0
+
+
 async def test_a_living_member_is_no_other_tenant(host: Host, tenant: int) -> None:
     memory = host.memory()
     await memory.before_start()
