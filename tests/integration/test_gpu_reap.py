@@ -376,7 +376,7 @@ async def test_memory_that_never_comes_back_is_named_and_bounded(
     look = partial(survey.look_async, [str(in_process.state)])
     outcome = await reap(planned(before), grace=1, memory_deadline=1, look=look)
     assert {result.outcome for result in outcome.results} == {"exited"}
-    assert [(gpu.gpu, gpu.released) for gpu in outcome.memory] == [(5, False)]
+    assert [(gpu.gpu, gpu.released) for gpu in outcome.memory] == [(5, False)], outcome.memory
     assert outcome.exit_code == 5
 
 
