@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from opsctl.cli.gpu_reap import reap
 from opsctl.cli.options import Output, OutputOption
 
 if TYPE_CHECKING:
@@ -18,6 +20,8 @@ INTERVAL = 2.0
 app = typer.Typer(
     help="Show who holds the GPUs and why.", rich_markup_mode=None, no_args_is_help=True
 )
+
+app.command()(reap)
 
 
 def _or_from_root(ctx: typer.Context, value: list[str] | None) -> list[str]:
@@ -62,10 +66,32 @@ def ps(
         raise typer.Exit(4)
 
 
-def _look(directories: list[str]) -> Census:
+@app.command()
+def explain(
+    pid: Annotated[int, typer.Argument(min=1, help="Number of a process, as `gpu ps` shows it.")],
+    state_dir: StateDirsOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show everything that is known about one process: what it is, why, and what a reap would do.
+
+    Any number may be asked for, also one that holds nothing. Only reads.
+    """
+    from opsctl.cli.gpu_explain import explanation, explanation_table
+    from opsctl.cli.output import emit
+
+    document = explanation(_look(state_dir or [], about=[pid]), pid)
+    emit(
+        document,
+        output,
+        schema="opsctl/gpu-explain/v1",
+        table=lambda: explanation_table(document),
+    )
+
+
+def _look(directories: Sequence[str], about: Sequence[int] = ()) -> Census:
     from opsctl.gpu.survey import look
 
-    return look(directories)
+    return look(directories, about=about)
 
 
 def _show(census: Census, output: Output) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from opsctl.gpu import names
 from opsctl.gpu.kinship import Claim, Kin
@@ -184,13 +185,14 @@ def _ours(process: HostProcess, claim: Claim | None, scene: Scene) -> Finding | 
 
 def _unrecorded(process: HostProcess, claim: Claim, kin: Kin) -> Finding:
     """Ours, but no state directory that was looked at knows it: only its parents can tell."""
-    top, keeper = process, kin.parent(process)
-    for parent in kin.ancestors(process.pid):
+    parents = list(kin.ancestors(process.pid))
+    for parent in parents:
         if names.is_opsctl(parent):
             who = f"and {parent.pid} ({parent.title}) above it lives"
             return Finding(Verdict.MANAGED, (claim.proof, who))
-    while keeper is not None and _of_engine(keeper, claim, kin):
-        top, keeper = keeper, kin.parent(keeper)
+    members = [process, *takewhile(lambda parent: _of_engine(parent, claim, kin), parents)]
+    top = members[-1]
+    keeper = parents[len(members) - 1] if len(parents) >= len(members) else None
     if keeper is not None and kin.adopted(top):
         why = f"no opsctl is among its parents: {_adopter(top, process, keeper)}"
         return Finding(Verdict.ORPHAN, (claim.proof, why), "`opsctl gpu reap` ends it")

@@ -17,13 +17,14 @@ def look(
     *,
     deadline: float = 5.0,
     device_prefix: str = processes.DEVICES,
+    about: Sequence[int] = (),
 ) -> Census:
     """Read NVML, /proc and the state files, and judge. Never hangs on the driver.
 
     `state_dirs` are looked at beside the usual ones (`engines.state_dirs`); `deadline` is in
-    seconds, for NVML.
+    seconds, for NVML; `about` are processes to read in full, whatever they hold.
     """
-    return _join(nvml.read(deadline=deadline), state_dirs, device_prefix)
+    return _join(nvml.read(deadline=deadline), state_dirs, device_prefix, about)
 
 
 async def look_async(
@@ -34,11 +35,14 @@ async def look_async(
 ) -> Census:
     """`look` for the owner of an event loop, which it does not hold up."""
     snapshot = await nvml.read_async(deadline=deadline)
-    return await asyncio.to_thread(_join, snapshot, state_dirs, device_prefix)
+    return await asyncio.to_thread(_join, snapshot, state_dirs, device_prefix, ())
 
 
-def _join(snapshot: Snapshot, state_dirs: Sequence[str], device_prefix: str) -> Census:
-    found = processes.read((use.pid for use in snapshot.uses), device_prefix=device_prefix)
+def _join(
+    snapshot: Snapshot, state_dirs: Sequence[str], device_prefix: str, about: Sequence[int]
+) -> Census:
+    wanted = {*about, *(use.pid for use in snapshot.uses)}
+    found = processes.read(wanted, device_prefix=device_prefix)
     directories = engines.state_dirs(state_dirs, os.environ, found)
     return census(
         snapshot,
