@@ -24,7 +24,7 @@ from opsctl.gpu import survey
 from opsctl.gpu.model import Census
 from opsctl.gpu.reaper import Plan, plan, reap
 from opsctl.system import pidfd, ports, procfs
-from opsctl.system.cgroup import writable_parent
+from opsctl.system.cgroup import Cgroup, writable_parent
 from tests.support.fake_nvml import GIB, FakeNvml
 from tests.support.gpu_holders import (
     Holders,
@@ -473,9 +473,18 @@ async def test_an_unkillable_one_ends_in_a_verdict_not_in_a_loop(
     assert orphan.alive
 
 
+@pytest.mark.parametrize("shared", [False, True])
 async def test_the_cgroup_of_a_dead_launch_is_killed_whole_and_removed(
-    in_process: Host, holders: Holders
+    in_process: Host, holders: Holders, monkeypatch: pytest.MonkeyPatch, shared: bool
 ) -> None:
+    killed: list[Path] = []
+
+    def kill(group: Cgroup) -> bool:
+        killed.append(group.path)
+        return real(group)
+
+    real = Cgroup.kill
+    monkeypatch.setattr(Cgroup, "kill", kill)
     parent = writable_parent()
     if parent is None:
         pytest.skip("no cgroup can be made here")
@@ -486,11 +495,16 @@ async def test_the_cgroup_of_a_dead_launch_is_killed_whole_and_removed(
         # in the cgroup, but of no other tie to it
         made = planned(census_of(holders, in_process))
         assert [target.pid for target in made.targets] == [member.pid]
+        guest = holders.start("guest", cgroup=group.path) if shared else None
+        if guest is not None:  # such as an opsctl that somebody put there
+            made = replace(made, spared=made.spared | {guest.pid})
         outcome = await reap(made, grace=0.2)
         assert [(one.signals, one.outcome) for one in outcome.results] == [
             (("TERM", "KILL"), "killed")
         ]
-        assert not group.path.exists()
+        assert killed == ([] if shared else [group.path])
+        assert group.path.exists() is shared
+        assert guest is None or guest.alive
     finally:
         if group.path.exists():
             group.kill()

@@ -232,9 +232,16 @@ def test_children_that_hold_nothing_go_with_their_parent() -> None:
         8: process(8, ppid=3, state="Z"),
         ME: process(ME, ppid=3),
         60: process(60, ppid=4),
+        61: process(61, ppid=3, start_time=29),  # older than its parent: not its child
+        62: process(62, ppid=3, nonce="living"),
     }
     view = census(holder(3, Verdict.STRAY), holder(4, Verdict.FOREIGN))
-    found = planned(view, include=["stray", "foreign:4@40"], processes=table)
+    found = planned(
+        view,
+        include=["stray", "foreign:4@40"],
+        processes=table,
+        engines=[KnownEngine("living", 9, 90, 9, None, alive=True, where="state")],
+    )
     assert pids(found) == [3, 5, 6, 4]
 
 
