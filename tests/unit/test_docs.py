@@ -27,10 +27,11 @@ from opsctl.serve.gateway import Gateway
 from opsctl.serve.places import Places
 from opsctl.serve.state import Phase, State, Switching
 from opsctl.serve.status import status
-from opsctl.serve.supervisor import Supervisor
+from opsctl.serve.supervisor import LastFailure, Supervisor
 from opsctl.serve.watch import Look
 
 ROOT = Path(__file__).parents[2]
+LIFECYCLE = ROOT / "opsctl" / "serve" / "lifecycle.py"
 DOCS = ROOT / "docs"
 PAGES = sorted([*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"])
 CODE = re.compile(r"`([^`]+)`")
@@ -89,7 +90,7 @@ def _words(node: ast.expr, tree: ast.Module, *, certain: bool) -> Iterator[str]:
         case ast.Name() if _is_record(node, tree):
             return  # `Record(...)` in a variable: seen where it is made
         case ast.Call(func=ast.Name(id="str"), args=[ast.Name(id="phase")]):
-            yield from _phases_of_exit(tree)
+            yield from _phases_of_exit(ast.parse(LIFECYCLE.read_text()))
         case _ if certain:
             pytest.fail(f"an event whose name cannot be read: {ast.unparse(node)}")
 
@@ -106,7 +107,7 @@ def _is_record(node: ast.Name, tree: ast.Module) -> bool:
 
 def _phases_of_exit(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "_exit":
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "end":
             yield str(Phase[ast.unparse(node.args[1]).removeprefix("Phase.")])
 
 
@@ -237,6 +238,7 @@ def supervisor_that_serves(directory: Path) -> Supervisor:
         cgroup_parent=None,
     )
     automation.last = Judgement(supervisor.clock(), decision, ())
+    supervisor.last_failure = LastFailure(0.0, "eagle3", "hang", "nothing moved")
     supervisor.look = Look(LoadSample(0.0, running=1, queued=2, accept_length=2.4))
     supervisor.keeper.engine = RunningEngine(
         name="eagle3",
@@ -258,6 +260,7 @@ def supervisor_that_begins(directory: Path) -> Supervisor:
     supervisor = supervisor_that_serves(directory)
     supervisor.state = State(phase=Phase.STARTING)
     supervisor.keeper.engine = supervisor.look = supervisor.automation.last = None
+    supervisor.last_failure = None
     supervisor.automation.enabled = False
     return supervisor
 
