@@ -189,7 +189,7 @@ def test_locks_of_other_users_are_not_even_looked_at(extensions: Path) -> None:
 
 def test_caches_are_where_the_environment_puts_them(tmp_path: Path) -> None:
     environment = {
-        "HOME": "/home/alice",
+        "HOME": "/people/alice",
         "FLASHINFER_WORKSPACE_BASE": "/fast",
         "TORCH_EXTENSIONS_DIR": "/fast/ext",
         "XDG_CACHE_HOME": "/cache",
@@ -199,5 +199,5 @@ def test_caches_are_where_the_environment_puts_them(tmp_path: Path) -> None:
         "/fast/.cache/flashinfer",
         "/cache/tvm-ffi",
         "/fast/ext",
-        "/home/alice/.triton/cache",
+        "/people/alice/.triton/cache",
     ]
