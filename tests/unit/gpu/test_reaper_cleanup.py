@@ -16,6 +16,8 @@ import pytest
 
 from opsctl.gpu import cleanup, jit_locks
 from opsctl.gpu.jit_locks import Cache
+from opsctl.system import procfs
+from tests.support.gpu_holders import wait_until
 
 HOLD = """
 import sys, time
@@ -32,7 +34,9 @@ def holding(*paths: Path, argv: tuple[str, ...] = (), cwd: Path | None = None) -
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=cwd) as process:
         try:
             assert process.stdout is not None
-            if not argv:
+            if argv:  # the command line is empty for a moment after exec
+                wait_until(lambda: procfs.title(process.pid, "?").startswith(argv[0]))
+            else:
                 process.stdout.readline()
             yield process.pid
         finally:
