@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Sequence
 
-from opsctl.gpu import engines, nvml, processes
+from opsctl.gpu import engines, kernel_log, nvml, processes
 from opsctl.gpu.census import census
 from opsctl.gpu.model import Census, Snapshot
 from opsctl.system import procfs
@@ -50,4 +50,5 @@ def _join(
         engines.known(directories),
         me=os.getpid(),
         host_pids=procfs.in_first_pid_namespace(),
+        xids=kernel_log.read() or () if snapshot.state != "absent" else (),
     )

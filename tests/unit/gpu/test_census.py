@@ -204,6 +204,10 @@ def test_the_first_process_of_a_container_has_started_its_children() -> None:
     tini = process(1, "tini -- sglang serve", ppid=0)
     assert verdict(process(7, "sglang serve", devices=ALL_DEVICES), tini) is Verdict.FOREIGN
     assert verdict(process(8, "sglang::scheduler_TP0", devices=ALL_DEVICES), tini) is Verdict.STRAY
+    script = process(1, "bash start.sh", ppid=0)
+    started = process(7, "sglang serve", session=1, devices=ALL_DEVICES)
+    assert verdict(started, script) is Verdict.FOREIGN
+    assert verdict(process(8, "sglang serve", devices=ALL_DEVICES), script) is Verdict.STRAY
     server = process(1, "python -m sglang.launch_server", ppid=0)
     child = process(8, "sglang::scheduler_TP0", devices=ALL_DEVICES)
     assert verdict(child, server) is Verdict.FOREIGN
@@ -297,6 +301,9 @@ def test_opsctl_and_what_started_it_are_never_more_than_foreign() -> None:
     shell = process(998, "sglang::fake", nonce=NONCE, devices=ALL_DEVICES)
     for one in (me, shell):
         assert verdict(one, me, shell, engines=[engine(alive=False)]) is Verdict.FOREIGN
+        assert "this opsctl itself" in why(one, me, shell, engines=[engine(alive=False)])
+    sibling = process(997, ppid=998, devices=ALL_DEVICES)
+    assert verdict(sibling, me, shell, engines=[engine(alive=False)]) is Verdict.FOREIGN
 
 
 def test_a_holder_that_nvml_does_not_list_is_seen_by_its_open_device() -> None:
