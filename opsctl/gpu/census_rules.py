@@ -69,6 +69,7 @@ def _is_lost_server(process: HostProcess, kin: Kin) -> bool:
         names.is_sglang(process)
         and process.state not in "ZX"
         and process.pid not in kin.claims
+        and process.pid not in kin.ourselves
         and kin.adopted(process)
         and names.unit(process) is None
     )
