@@ -251,6 +251,11 @@ class ServeConfig(Model):
     engine_port: Annotated[int, Field(ge=0, le=65535)] = Field(
         0, description="Loopback port of the engine; 0 picks a free one."
     )
+    reap_before_start: Literal["own", "stray", "never"] = Field(
+        "own",
+        description="What may be ended that holds the profile's GPUs: opsctl's own dead engines, "
+        "engines of this user that nobody supervises too, or nothing.",
+    )
     on_drain_timeout: Literal["cancel", "cut"] = Field(
         "cancel",
         description="What a switch does when requests outlast `timeouts.drain`: stay, or cut them.",

@@ -89,6 +89,16 @@ def _written(info: ValidationInfo) -> bool:
     return bool(info.context and info.context.get("written"))
 
 
+def readable_size(size: int) -> str:
+    """Bytes in the largest binary unit that leaves a whole part: `64.0 GiB`."""
+    value, unit = float(size), "B"
+    for larger in ("KiB", "MiB", "GiB"):
+        if value < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{size} B" if unit == "B" else f"{value:.1f} {unit}"
+
+
 def _duration(value: object, info: ValidationInfo) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool) and not _written(info):
         return float(value)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from opsctl.config.units import readable_size
 from opsctl.engine.segments import Segment, remaining, remove_unused
 from opsctl.engine.tree import Identity, Key, Member, find, living
 from opsctl.system import ports as tcp
@@ -35,18 +36,36 @@ class Release:
 
 
 class MemoryReader(Protocol):
-    """Tells how much accelerator memory an engine holds."""
+    """Guards accelerator memory around the life of an engine."""
+
+    async def before_start(self) -> None:
+        """Raise PreconditionError when the memory an engine needs is held by somebody."""
+
+    async def observe(self, identity: Identity, pids: Collection[int]) -> None:
+        """Note where the processes of a living engine hold memory."""
 
     async def held(self, identity: Identity) -> int | None:
         """Bytes; None when it cannot be told, which is not the same as none."""
+
+    def close(self) -> None:
+        """Nothing more will be asked."""
 
 
 class UnknownMemory:
     """For hosts whose accelerator memory cannot be read."""
 
+    async def before_start(self) -> None:
+        """Nothing is known, nothing is refused."""
+
+    async def observe(self, identity: Identity, pids: Collection[int]) -> None:
+        """There is nothing to note."""
+
     async def held(self, identity: Identity) -> int | None:
         """Unknown."""
         return None
+
+    def close(self) -> None:
+        """There is nothing to close."""
 
 
 class SimulatedMemory:
@@ -60,6 +79,15 @@ class SimulatedMemory:
         self._path = ledger_path
         self._clock = clock
         self._dead_since: dict[Key, float] = {}
+
+    async def before_start(self) -> None:
+        """The release of the last engine has been observed; nobody else uses the ledger."""
+
+    async def observe(self, identity: Identity, pids: Collection[int]) -> None:
+        """The ledger says who holds what at any time."""
+
+    def close(self) -> None:
+        """There is nothing to close."""
 
     async def held(self, identity: Identity) -> int | None:
         """Sum of what the engine's ledger entries hold; None when the ledger cannot be read."""
@@ -148,7 +176,7 @@ async def _look(
         *(f"process {member}" for member in members),
         *_port_holders(busy),
         *(f"shared memory {path}" for path in left),
-        *([f"{held / 2**30:.1f} GiB of accelerator memory"] if held else []),
+        *([f"{readable_size(held)} of accelerator memory"] if held else []),
     )
     unknown = "; accelerator memory is unknown" if held is None else ""
     why = ("still held: " + ", ".join(holders) if holders else "released") + unknown

@@ -74,14 +74,14 @@ class StartPath:
         self, launch: Launch, on_stage: Callable[[str], None] = lambda stage: None
     ) -> None:
         self.engine: RunningEngine | None = None
-        self._launch = launch
+        self.launch = launch
         self._on_stage = on_stage
         self._stage = "preflight"
         self._seen: list[str] = []
 
     async def run(self) -> RunningEngine:
         """Start the engine and prove that it serves; raises PreconditionError or StartError."""
-        limits = self._launch.profile.timeouts
+        limits = self.launch.profile.timeouts
         try:
             async with asyncio.timeout(limits.start):
                 return await self._run()
@@ -91,13 +91,16 @@ class StartPath:
             ) from None
 
     async def _run(self) -> RunningEngine:
-        launch = self._launch
+        launch = self.launch
         port = launch.port or preflight.free_port()
         await preflight.check(launch.profile, port=port, log_dir=launch.log_path.parent)
+        await launch.memory.before_start()
         engine = await self._spawn_for_sure(port)
         self._reach("spawned", time.monotonic())
         await self._follow_until_ready(engine)
         await self._prove(engine)
+        members = engine.process.members()
+        await launch.memory.observe(engine.process.identity, [member.pid for member in members])
         expected = launch.profile.expect_log
         engine.missing_markers = tuple(
             text for text in expected if not any(text in line for line in self._seen)
@@ -116,7 +119,7 @@ class StartPath:
         return self.engine
 
     async def _spawn(self, port: int) -> RunningEngine:
-        launch = self._launch
+        launch = self.launch
         base = command(launch.profile, port=port, caller_environment=launch.caller_environment)
         full = replace(base, environment={**base.environment, **launch.extra_environment})
         # The file goes on from the last engine: its marks are not this one's.
@@ -152,7 +155,7 @@ class StartPath:
                 next_question = now + 2 * POLL
                 if await engine.client.readiness() is Readiness.READY:
                     return
-            stage_limit = self._launch.profile.timeouts.stage
+            stage_limit = self.launch.profile.timeouts.stage
             if now - progress > stage_limit:
                 if not compiling(engine.process.members()):
                     raise self._failure(
@@ -169,7 +172,7 @@ class StartPath:
             stage = markers.stage_of(line)
             if stage is not None and stage not in engine.stages:
                 self._reach(stage, now - began)
-        if self._launch.profile.expect_log:
+        if self.launch.profile.expect_log:
             self._seen.extend(lines)
         return any(markers.is_progress(line) for line in lines)
 
@@ -193,11 +196,11 @@ class StartPath:
 
     async def _prove(self, engine: RunningEngine) -> None:
         """Model listed and one short generation answered."""
-        limit = self._launch.profile.timeouts.probe
+        limit = self.launch.profile.timeouts.probe
         try:
             async with asyncio.timeout(limit):
                 models = await engine.client.models()
-                wanted = self._launch.profile.served_name or self._launch.profile.model
+                wanted = self.launch.profile.served_name or self.launch.profile.model
                 if wanted not in models:
                     raise self._failure(
                         "probe_failed", f"/v1/models lists {list(models)}, not {wanted!r}"
@@ -211,6 +214,6 @@ class StartPath:
             ) from None
 
     def _failure(self, kind: str, what: str, hint: str | None = None) -> StartError:
-        message = f"profile {self._launch.name!r}: {what}"
-        where = hint or f"read the engine's log: {self._launch.log_path}"
+        message = f"profile {self.launch.name!r}: {what}"
+        where = hint or f"read the engine's log: {self.launch.log_path}"
         return StartError(message, stage=self._stage, kind=kind, hint=where)

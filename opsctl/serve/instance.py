@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import uvloop
 
-from opsctl.config.schema import Config
+from opsctl.config.schema import Config, LaunchProfile
 from opsctl.config.secrets import resolve
+from opsctl.engine.release import MemoryReader
 from opsctl.errors import OpsctlError, UsageError
 from opsctl.observe.events import Journal
 from opsctl.serve import recovery, remembered
@@ -21,6 +22,7 @@ from opsctl.serve.automation import Automation
 from opsctl.serve.control import Control
 from opsctl.serve.gateway import Gateway
 from opsctl.serve.inputs import Begin, StopAsked
+from opsctl.serve.keeper import memory_reader
 from opsctl.serve.places import Places
 from opsctl.serve.state import State
 from opsctl.serve.status import status
@@ -133,7 +135,7 @@ class _Instance:
         past, wanted = self._past, self._wishes.profile
         record = past.engine if past is not None and past.boot_id == boot_id() else None
         try:
-            found = await recovery.recover(record, config, self._places, wanted)
+            found = await recovery.recover(record, config, self._places, wanted, self._guard)
         except OpsctlError as error:
             self._journal.record("recovery_failed", why=error.message)
             raise
@@ -148,8 +150,17 @@ class _Instance:
                 supervisor.adopt(found.engine)
                 return
         await supervisor.check_target(config.serve.profile)
+        guard = self._guard(config.profiles[config.serve.profile])
+        try:
+            await guard.before_start()
+        finally:
+            guard.close()
         self._places.simulated_gpu.unlink(missing_ok=True)
         supervisor.handle(Begin(config.serve.profile, explicit=wanted is not None))
+
+    def _guard(self, profile: LaunchProfile) -> MemoryReader:
+        serve = self._supervisor.config.serve
+        return memory_reader(profile, serve, self._places, self._journal.record)
 
     def _listen_to_signals(self) -> None:
         loop = asyncio.get_running_loop()

@@ -8,12 +8,13 @@ import traceback
 import uuid
 from collections.abc import Callable, Coroutine
 
-from opsctl.config.schema import Config
+from opsctl.config.schema import Config, LaunchProfile, ServeConfig
 from opsctl.engine import markers
-from opsctl.engine.release import MemoryReader, SimulatedMemory, UnknownMemory
+from opsctl.engine.release import MemoryReader, SimulatedMemory
 from opsctl.engine.start import Launch, RunningEngine, StartPath
 from opsctl.engine.stop import stop
 from opsctl.errors import OpsctlError, StartError
+from opsctl.gpu.guard import GpuGuard
 from opsctl.serve.inputs import EngineLost, Event, NotReleased, Ready, Released, StartFailed
 from opsctl.serve.places import Places
 from opsctl.system.cgroup import Cgroup
@@ -58,7 +59,7 @@ class Keeper:
             port=config.serve.engine_port,
             log_path=self._places.engine_log,
             caller_environment=os.environ,
-            memory=memory_reader(profile.engine, self._places),
+            memory=memory_reader(profile, config.serve, self._places, self._record),
             cgroup_parent=self._cgroup_parent,
             extra_environment={"OPSCTL_SIMULATED_GPU": str(ledger)} if simulated else {},
         )
@@ -114,9 +115,11 @@ class Keeper:
     async def _stop(self, generation: int, force: bool) -> None:
         await self._cancel("start")
         await self._cancel("watch")
-        engine = self.engine or (self._path.engine if self._path is not None else None)
-        self._path = None
+        path, self._path = self._path, None
+        engine = self.engine or (path.engine if path is not None else None)
         if engine is None:
+            if path is not None:
+                path.launch.memory.close()
             self._post(Released(generation))
             return
         try:
@@ -135,6 +138,7 @@ class Keeper:
             memory="unknown" if stopped.release.memory_held is None else "verified",
         )
         if stopped.release.ok:
+            engine.memory.close()
             self.engine = None
             self._post(Released(generation))
         else:
@@ -151,6 +155,15 @@ class Keeper:
         await asyncio.wait([task])
 
 
-def memory_reader(kind: str, places: Places) -> MemoryReader:
-    """Reader of the memory an engine of this kind holds."""
-    return SimulatedMemory(places.simulated_gpu) if kind == "simulated" else UnknownMemory()
+def memory_reader(
+    profile: LaunchProfile, serve: ServeConfig, places: Places, record: Callable[..., None]
+) -> MemoryReader:
+    """What guards the memory that an engine of this profile uses."""
+    if profile.engine == "simulated":
+        return SimulatedMemory(places.simulated_gpu)
+    return GpuGuard(
+        profile,
+        state_dir=places.root,
+        reap_before_start=serve.reap_before_start,
+        record=record,
+    )

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from opsctl.config.schema import Config
+from opsctl.config.schema import Config, LaunchProfile
 from opsctl.engine.client import EngineClient, Readiness
 from opsctl.engine.log import EngineLog
 from opsctl.engine.process import EngineProcess, Identity, kill_leftovers, leftovers
-from opsctl.engine.release import verify
+from opsctl.engine.release import MemoryReader, UnknownMemory, verify
 from opsctl.engine.start import RunningEngine
 from opsctl.errors import OpsctlError, ReleaseError
 from opsctl.profiles.fingerprint import fingerprint
 from opsctl.serve import strays
-from opsctl.serve.keeper import memory_reader
 from opsctl.serve.places import Places
 from opsctl.serve.remembered import EngineRecord
+
+Guard = Callable[[LaunchProfile], MemoryReader]
+"""Makes what tells of the GPU memory of a profile."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class Found:
 
 
 async def recover(
-    record: EngineRecord | None, config: Config, places: Places, wanted: str | None
+    record: EngineRecord | None, config: Config, places: Places, wanted: str | None, guard: Guard
 ) -> Found | None:
     """Adopt the recorded engine when it is healthy and matches; end everything else of ours.
 
@@ -40,7 +43,7 @@ async def recover(
     identity = _identity(record)
     found = None
     if record is not None and identity is not None:
-        found = await _recover(record, identity, config, places, wanted)
+        found = await _Recovery(record, identity, config, places, guard).run(wanted)
     kept = set() if found is None or found.engine is None else _pids(found.engine)
     unknown = await strays.end(places.engine_log, spare=kept)
     if not unknown:
@@ -62,20 +65,70 @@ def _pids(engine: RunningEngine) -> set[int]:
     return {member.pid for member in engine.process.members()}
 
 
-async def _recover(
-    record: EngineRecord, identity: Identity, config: Config, places: Places, wanted: str | None
-) -> Found:
-    process = EngineProcess.attach(identity)
-    why_not = "its main process is gone"
-    if process is not None:
-        why_not = _mismatch(record, config, wanted) or ""
-        if not why_not:
-            engine = _engine(record, config, places, process)
-            why_not = await _unfit(engine)
+@dataclass(frozen=True)
+class _Recovery:
+    """What is done about one recorded engine."""
+
+    record: EngineRecord
+    identity: Identity
+    config: Config
+    places: Places
+    guard: Guard
+
+    async def run(self, wanted: str | None) -> Found:
+        """Adopt it, or end it."""
+        process = EngineProcess.attach(self.identity)
+        why_not = "its main process is gone"
+        if process is not None:
+            why_not = _mismatch(self.record, self.config, wanted) or ""
             if not why_not:
-                return Found(engine, "adopted")
-            await engine.client.close()
-    return await _end(record, identity, config, places, why_not)
+                engine = self._engine(process)
+                why_not = await _unfit(engine)
+                if not why_not:
+                    await self._observe(engine.memory)
+                    return Found(engine, "adopted")
+                await engine.client.close()
+                engine.memory.close()
+        return await self._end(why_not)
+
+    def _engine(self, process: EngineProcess) -> RunningEngine:
+        profile = self.config.profiles[self.record.profile]
+        return RunningEngine(
+            name=self.record.profile,
+            profile=profile,
+            port=self.record.port,
+            process=process,
+            client=EngineClient(f"http://127.0.0.1:{self.record.port}"),
+            log=EngineLog.at_end(self.places.engine_log),
+            memory=self.guard(profile),
+            fingerprint=self.record.fingerprint,
+            adopted=True,
+        )
+
+    async def _observe(self, memory: MemoryReader) -> None:
+        await memory.observe(self.identity, [m.pid for m in leftovers(self.identity)])
+
+    async def _end(self, why: str) -> Found:
+        profile = self.config.profiles.get(self.record.profile)
+        memory = self.guard(profile) if profile is not None else UnknownMemory()
+        living = leftovers(self.identity)
+        await self._observe(memory)
+        report = await kill_leftovers(self.identity)
+        release = await verify(
+            self.identity,
+            ports=(self.record.port,),
+            memory=memory,
+            deadline=profile.timeouts.release if profile else 60.0,
+            segments=report.segments,
+        )
+        memory.close()
+        if not release.ok:
+            raise ReleaseError(
+                f"the engine of an earlier opsctl ({self.record.profile}, "
+                f"pid {self.identity.pid}) is not released: {release.why}",
+                hint="end what is named, or reset the GPU or reboot if it cannot be ended",
+            )
+        return Found(None, why, tuple(member.pid for member in living))
 
 
 def _mismatch(record: EngineRecord, config: Config, wanted: str | None) -> str | None:
@@ -91,23 +144,6 @@ def _mismatch(record: EngineRecord, config: Config, wanted: str | None) -> str |
     return None
 
 
-def _engine(
-    record: EngineRecord, config: Config, places: Places, process: EngineProcess
-) -> RunningEngine:
-    profile = config.profiles[record.profile]
-    return RunningEngine(
-        name=record.profile,
-        profile=profile,
-        port=record.port,
-        process=process,
-        client=EngineClient(f"http://127.0.0.1:{record.port}"),
-        log=EngineLog(places.engine_log),
-        memory=memory_reader(profile.engine, places),
-        fingerprint=record.fingerprint,
-        adopted=True,
-    )
-
-
 async def _unfit(engine: RunningEngine) -> str:
     """Why a living engine cannot be trusted with requests; empty when it can."""
     if await engine.client.readiness() is not Readiness.READY:
@@ -117,25 +153,3 @@ async def _unfit(engine: RunningEngine) -> str:
     except OpsctlError as error:
         return error.message
     return ""
-
-
-async def _end(
-    record: EngineRecord, identity: Identity, config: Config, places: Places, why: str
-) -> Found:
-    living = leftovers(identity)
-    report = await kill_leftovers(identity)
-    profile = config.profiles.get(record.profile)
-    release = await verify(
-        identity,
-        ports=(record.port,),
-        memory=memory_reader(profile.engine if profile else "sglang", places),
-        deadline=profile.timeouts.release if profile else 60.0,
-        segments=report.segments,
-    )
-    if not release.ok:
-        raise ReleaseError(
-            f"the engine of an earlier opsctl ({record.profile}, pid {identity.pid}) "
-            f"is not released: {release.why}",
-            hint="end what is named, or reset the GPU or reboot if it cannot be ended",
-        )
-    return Found(None, why, tuple(member.pid for member in living))

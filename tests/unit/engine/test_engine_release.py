@@ -57,7 +57,7 @@ async def test_memory_that_stays_is_named_at_the_deadline() -> None:
     release = await verify(GONE, ports=(), memory=Held(4096), deadline=0.15)
     assert not release.ok
     assert release.memory_held == 4096
-    assert "4096 bytes of accelerator memory" in release.why
+    assert "4.0 KiB of accelerator memory" in release.why
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])
