@@ -12,6 +12,7 @@ from opsctl.cli.options import Output, OutputOption
 
 if TYPE_CHECKING:
     from opsctl.gpu.model import Census
+    from opsctl.gpu.nvml import Nvml
 
 SCHEMA = "opsctl/gpu/v1"
 INTERVAL = 2.0
@@ -58,8 +59,10 @@ def ps(
     directories = state_dir or []
     if watch:
         from opsctl.cli.gpu_render import watch_census
+        from opsctl.gpu.nvml import Nvml
 
-        watch_census(lambda: _look(directories), output, SCHEMA, INTERVAL)
+        with Nvml() as reader:
+            watch_census(lambda: _look(directories, reader=reader), output, SCHEMA, INTERVAL)
     census = _look(directories)
     _show(census, output)
     if census.snapshot.state in {"fault", "unresponsive"}:
@@ -88,10 +91,12 @@ def explain(
     )
 
 
-def _look(directories: Sequence[str], about: Sequence[int] = ()) -> Census:
+def _look(
+    directories: Sequence[str], about: Sequence[int] = (), reader: Nvml | None = None
+) -> Census:
     from opsctl.gpu.survey import look
 
-    return look(directories, about=about)
+    return look(directories, about=about, reader=reader)
 
 
 def _show(census: Census, output: Output) -> None:

@@ -93,7 +93,9 @@ def _family(root: HostProcess, kin: Kin) -> list[HostProcess]:
 
 
 def _near_gpu(process: HostProcess, scene: Scene) -> bool:
-    return bool(process.devices) or bool(scene.mapped.of(process.pid))
+    """Has the driver open, or is listed. This census's own reader does not count."""
+    own_reader = names.is_helper(process) and process.ppid == scene.kin.me
+    return bool(scene.mapped.of(process.pid)) or (bool(process.devices) and not own_reader)
 
 
 def _ourselves(process: HostProcess, scene: Scene) -> Finding | None:

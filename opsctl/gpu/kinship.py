@@ -32,6 +32,7 @@ class Kin:
         self, processes: Mapping[int, HostProcess], engines: Sequence[KnownEngine], me: int
     ) -> None:
         self.processes = processes
+        self.me = me
         self.engines = {engine.nonce: engine for engine in sorted(engines, key=_alive_last)}
         self.children: dict[int, list[HostProcess]] = {}
         for process in processes.values():

@@ -80,9 +80,14 @@ def is_container_init(process: HostProcess) -> bool:
     return process.comm in _CONTAINER_INITS or is_python(process)
 
 
+def is_helper(process: HostProcess) -> bool:
+    """Whether it is a process that an opsctl reads the driver with."""
+    return bool(_HELPER.match(process.title))
+
+
 def protected(process: HostProcess) -> str | None:
     """What a process is that must never be ended by a reaper; None for all others."""
-    if _HELPER.match(process.title):
+    if is_helper(process):
         return "a reader of the driver that some opsctl started"
     program = process.title.partition(" ")[0].rpartition("/")[2]
     for beginning, what in _PROTECTED.items():

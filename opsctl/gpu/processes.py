@@ -9,7 +9,7 @@ from __future__ import annotations
 import pwd
 import re
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 
@@ -24,6 +24,7 @@ NONCE = "OPSCTL_NONCE"
 _KERNEL_THREADS = "kthreadd"
 _OWN_GROUP = re.compile(r"/opsctl-[^/]+")
 _LOOKS = 3
+_Listening = Callable[[], Mapping[int, int]]
 _BETWEEN = 0.1
 
 
@@ -36,7 +37,7 @@ def read(
     when a process that matters is in state D, to tell a stuck one from one that reads a disk.
     """
     listed = frozenset(pids or ())
-    listening = ports.by_inode()
+    listening = cache(ports.by_inode)  # costs the kernel milliseconds, so only when needed
     table = procfs.snapshot()
     kernel = table.get(2)
     has_threads = kernel is not None and kernel.comm == _KERNEL_THREADS
@@ -64,7 +65,7 @@ def _plain(entry: ProcessStat, title: str) -> HostProcess:
 
 
 def _read(
-    entry: ProcessStat, listed: Collection[int], listening: Mapping[int, int], prefix: str
+    entry: ProcessStat, listed: Collection[int], listening: _Listening, prefix: str
 ) -> HostProcess:
     pid = entry.pid
     files = procfs.open_files(pid)
@@ -90,7 +91,7 @@ def _matters(process: HostProcess, listed: Collection[int]) -> bool:
 
 
 def _detailed(
-    process: HostProcess, files: Iterable[str], listening: Mapping[int, int], prefix: str
+    process: HostProcess, files: Iterable[str], listening: _Listening, prefix: str
 ) -> HostProcess:
     pid, uid = process.pid, procfs.owner(process.pid)
     devices = process.devices
@@ -102,7 +103,7 @@ def _detailed(
         uid=uid,
         user=None if uid is None else user_name(uid),
         devices=devices,
-        ports=_ports(files, listening),
+        ports=_ports(files, listening()),
         age=procfs.age(process.start_time),
         wchan=_where_in_kernel(process),
         threads=procfs.thread_count(pid) if process.state == "Z" else 1,

@@ -18,13 +18,16 @@ def look(
     deadline: float = 5.0,
     device_prefix: str = processes.DEVICES,
     about: Sequence[int] = (),
+    reader: nvml.Nvml | None = None,
 ) -> Census:
     """Read NVML, /proc and the state files, and judge. Never hangs on the driver.
 
     `state_dirs` are looked at beside the usual ones (`engines.state_dirs`); `deadline` is in
-    seconds, for NVML; `about` are processes to read in full, whatever they hold.
+    seconds, for NVML; `about` are processes to read in full, whatever they hold; `reader` is for
+    those who look again and again.
     """
-    return _join(nvml.read(deadline=deadline), state_dirs, device_prefix, about)
+    read = nvml.read if reader is None else reader.read
+    return _join(read(deadline=deadline), state_dirs, device_prefix, about)
 
 
 async def look_async(

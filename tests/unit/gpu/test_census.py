@@ -178,7 +178,7 @@ def test_a_server_left_running_by_hand_is_one_and_says_that_it_may_serve() -> No
 @pytest.mark.parametrize(
     ("title", "comm"),
     [
-        ("vim /home/alice/sglang serve notes", "vim"),
+        ("vim notes/sglang serve notes", "vim"),
         ("python -m pytest sglang/test", "python"),
         ("bash -c python -m sglang.launch_server", "bash"),
         ("tail -f sglang::log", "tail"),
@@ -310,6 +310,14 @@ def test_a_holder_that_nvml_does_not_list_is_seen_by_its_open_device() -> None:
     found = judged(process(2000, devices=frozenset({"/dev/nvidia1"})), listed=False)
     assert found is not None
     assert (found.verdict, found.gpus, found.memory) == (Verdict.FOREIGN, (1,), None)
+
+
+def test_the_reader_of_this_census_is_not_told_but_that_of_another_opsctl_is() -> None:
+    me = process(ME, "opsctl gpu ps --watch")
+    reader = process(2000, "python -m opsctl.gpu.nvml_helper", devices=ALL_DEVICES)
+    assert verdict(reader, me, listed=False) is Verdict.FOREIGN
+    own = process(2000, "python -m opsctl.gpu.nvml_helper", ppid=ME, devices=ALL_DEVICES)
+    assert verdict(own, me, listed=False) is None
 
 
 # --- unmapped ----------------------------------------------------------------------------------
