@@ -1,0 +1,104 @@
+"""The catalogue of an installed SGLang, read from its files; nothing of it is imported or run."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from email.parser import HeaderParser
+from pathlib import Path
+from types import MappingProxyType
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from opsctl.profiles.catalogue_environment import environment
+from opsctl.profiles.catalogue_flags import FlagReader
+from opsctl.profiles.catalogue_model import Catalogue, CatalogueError
+from opsctl.profiles.catalogue_static import Sources
+
+_DIST_INFO = re.compile(r"sglang-(?P<version>[0-9][^-]*)\.dist-info")
+_ENTRY = re.compile(rb"^EntryClass\b", re.MULTILINE)
+_AGAIN = "install that SGLang again, or name its version with --sglang-version"
+
+
+def read(site_packages: Path) -> Catalogue:
+    """Read the SGLang in a `site-packages` folder; raises CatalogueError."""
+    package = site_packages / "sglang"
+    try:
+        if not package.is_dir():
+            raise CatalogueError(f"no SGLang in {site_packages}")
+        version, pins = _metadata(site_packages)
+        sources = Sources(site_packages)
+        reader = FlagReader(sources)
+        flags = reader.flags()
+        variables, deprecated = environment(sources)
+        models = frozenset(_models(package / "srt" / "models"))
+    except OSError as error:
+        raise CatalogueError(f"{error.filename}: {error.strerror}", hint=_AGAIN) from error
+    return Catalogue(
+        version=version,
+        flags=MappingProxyType(dict(sorted(flags.items()))),
+        environment=MappingProxyType(dict(sorted(variables.items()))),
+        pins=MappingProxyType(pins),
+        models=models,
+        deprecated_environment=MappingProxyType(deprecated),
+        unread=tuple(reader.unread),
+    )
+
+
+def _metadata(site_packages: Path) -> tuple[str, dict[str, str]]:
+    folders = [path for path in site_packages.iterdir() if _DIST_INFO.fullmatch(path.name)]
+    if not folders:
+        raise CatalogueError(
+            f"{site_packages}: SGLang has no dist-info there, so its version is unknown",
+            hint=_AGAIN,
+        )
+    if len(folders) > 1:
+        names = ", ".join(sorted(path.name for path in folders))
+        raise CatalogueError(
+            f"{site_packages}: several versions of SGLang claim this folder: {names}", hint=_AGAIN
+        )
+    path = folders[0] / "METADATA"
+    try:
+        headers = HeaderParser().parsestr(path.read_text(encoding="utf-8", errors="replace"))
+    except FileNotFoundError as error:
+        raise CatalogueError(f"{path} is missing", hint=_AGAIN) from error
+    version = headers.get("Version")
+    if not version:
+        raise CatalogueError(f"{path}: no version in it", hint=_AGAIN)
+    return version, dict(_pins(headers.get_all("Requires-Dist") or []))
+
+
+def _pins(requirements: list[str]) -> Iterator[tuple[str, str]]:
+    """What SGLang itself requires, without its extras."""
+    for text in requirements:
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement:
+            continue
+        if requirement.marker is None or "extra" not in str(requirement.marker):
+            yield canonicalize_name(requirement.name), str(requirement.specifier)
+
+
+def _models(folder: Path) -> Iterator[str]:
+    """The architectures that SGLang registers: `EntryClass` of each module, by class name."""
+    for path in sorted(folder.glob("*.py")):
+        content = path.read_bytes()
+        for match in _ENTRY.finditer(content):
+            statement = _first_statement(content[match.start() :].decode(errors="replace"))
+            if isinstance(statement, ast.Assign | ast.AugAssign | ast.AnnAssign):
+                for node in ast.walk(statement.value or ast.Constant(None)):
+                    if isinstance(node, ast.Name):
+                        yield node.id
+
+
+def _first_statement(text: str) -> ast.stmt | None:
+    """Parse no more than needed: a model's module has thousands of lines."""
+    lines = text.splitlines()
+    for end in range(1, min(len(lines), 60) + 1):
+        try:
+            return ast.parse("\n".join(lines[:end])).body[0]
+        except SyntaxError:
+            continue
+    return None
