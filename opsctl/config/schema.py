@@ -251,6 +251,11 @@ class ServeConfig(Model):
     engine_port: Annotated[int, Field(ge=0, le=65535)] = Field(
         0, description="Loopback port of the engine; 0 picks a free one."
     )
+    mechanism: Literal["restart", "gated_restart"] = Field(
+        "restart",
+        description="How a switch replaces the engine: stop it and start the next one, or (SGLang "
+        "0.5.19 and later) bring the next one up to its own gate first, while this one serves.",
+    )
     reap_before_start: Literal["own", "stray", "never"] = Field(
         "own",
         description="What may be ended that holds the profile's GPUs: opsctl's own dead engines, "

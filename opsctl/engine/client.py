@@ -166,6 +166,15 @@ class EngineClient:
         """End every request in the engine; raises EngineUnhealthy when it does not answer 200."""
         await self._post("/abort_request", {"rid": "", "abort_all": True})
 
+    async def gate_waits(self, port: int) -> bool:
+        """Whether an engine has come up to its `--gated-launch-port`."""
+        host = self._url.rpartition(":")[0]
+        try:
+            status, _ = await self._request("GET", f"{host}:{port}/health")
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
+            return False
+        return status == 200
+
     async def activate_gate(self, port: int) -> None:
         """Let an engine that waits at `--gated-launch-port` go on; raises EngineUnhealthy."""
         host = self._url.rpartition(":")[0]

@@ -41,6 +41,9 @@ class MemoryReader(Protocol):
     async def before_start(self) -> None:
         """Raise PreconditionError when the memory an engine needs is held by somebody."""
 
+    async def before_activation(self) -> None:
+        """Note what is in use before an engine that waits at its gate takes memory."""
+
     async def observe(self, identity: Identity, pids: Collection[int]) -> None:
         """Note where the processes of a living engine hold memory."""
 
@@ -56,6 +59,9 @@ class UnknownMemory:
 
     async def before_start(self) -> None:
         """Nothing is known, nothing is refused."""
+
+    async def before_activation(self) -> None:
+        """There is nothing to note."""
 
     async def observe(self, identity: Identity, pids: Collection[int]) -> None:
         """There is nothing to note."""
@@ -82,6 +88,9 @@ class SimulatedMemory:
 
     async def before_start(self) -> None:
         """The release of the last engine has been observed; nobody else uses the ledger."""
+
+    async def before_activation(self) -> None:
+        """The ledger says who holds what at any time."""
 
     async def observe(self, identity: Identity, pids: Collection[int]) -> None:
         """The ledger says who holds what at any time."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 from opsctl.config.schema import LaunchProfile
 from opsctl.engine import markers, preflight
@@ -23,6 +24,8 @@ from opsctl.errors import StartError
 from opsctl.profiles.fingerprint import fingerprint
 from opsctl.profiles.launch import command
 from opsctl.system.cgroup import Cgroup
+
+T = TypeVar("T")
 
 POLL = 0.1
 """Seconds between looks at the log and the process while an engine starts."""
@@ -41,6 +44,8 @@ class Launch:
     memory: MemoryReader
     cgroup_parent: Cgroup | None = None
     extra_environment: Mapping[str, str] = field(default_factory=dict)
+    gated: bool = False
+    """Whether the engine waits at a gate of its own until it may take GPU memory."""
 
 
 @dataclass
@@ -78,26 +83,57 @@ class StartPath:
         self._on_stage = on_stage
         self._stage = "preflight"
         self._seen: list[str] = []
+        self._began = 0.0
+        self._gate_port = preflight.free_port() if launch.gated else None
+
+    async def prepare(self) -> None:
+        """Bring a gated engine up to its gate; raises PreconditionError or StartError.
+
+        It has started its processes and connected them, and holds no GPU memory yet. `run` lets
+        it go on.
+        """
+        await self._in_time(self._prepare())
 
     async def run(self) -> RunningEngine:
         """Start the engine and prove that it serves; raises PreconditionError or StartError."""
+        return await self._in_time(self._run())
+
+    async def _in_time(self, work: Awaitable[T]) -> T:
         limits = self.launch.profile.timeouts
         try:
             async with asyncio.timeout(limits.start):
-                return await self._run()
+                return await work
         except TimeoutError:
             raise self._failure(
                 "start_timeout", f"not ready after {limits.start:g} s (timeouts.start)"
             ) from None
 
-    async def _run(self) -> RunningEngine:
+    async def _prepare(self) -> None:
+        assert self._gate_port is not None  # noqa: S101 - only gated launches are prepared
+        engine = await self._spawn_checked()
+        gate = self._gate_port
+        await self._follow(engine, lambda: engine.client.gate_waits(gate))
+
+    async def _spawn_checked(self) -> RunningEngine:
         launch = self.launch
         port = launch.port or preflight.free_port()
         await preflight.check(launch.profile, port=port, log_dir=launch.log_path.parent)
-        await launch.memory.before_start()
+        if not launch.gated:
+            await launch.memory.before_start()
         engine = await self._spawn_for_sure(port)
-        self._reach("spawned", time.monotonic())
-        await self._follow_until_ready(engine)
+        self._began = time.monotonic()
+        self._reach("spawned", 0.0)
+        return engine
+
+    async def _run(self) -> RunningEngine:
+        launch = self.launch
+        if self.engine is not None and self._gate_port is not None:
+            engine = self.engine
+            await launch.memory.before_activation()
+            await self._activate(engine, self._gate_port)
+        else:
+            engine = await self._spawn_checked()
+        await self._follow(engine, lambda: _is_ready(engine))
         await self._prove(engine)
         members = engine.process.members()
         await launch.memory.observe(engine.process.identity, [member.pid for member in members])
@@ -107,6 +143,14 @@ class StartPath:
         )
         self._seen.clear()
         return engine
+
+    async def _activate(self, engine: RunningEngine, gate: int) -> None:
+        try:
+            await engine.client.activate_gate(gate)
+        except EngineUnhealthy as error:
+            raise self._failure(
+                "probe_failed", f"its gate does not open: {error.message}"
+            ) from error
 
     async def _spawn_for_sure(self, port: int) -> RunningEngine:
         """Spawn; when cancelled meanwhile, still learn of the process, so that it can be ended."""
@@ -121,7 +165,13 @@ class StartPath:
     async def _spawn(self, port: int) -> RunningEngine:
         launch = self.launch
         base = command(launch.profile, port=port, caller_environment=launch.caller_environment)
-        full = replace(base, environment={**base.environment, **launch.extra_environment})
+        gate = self._gate_port
+        extra = () if gate is None else ("--gated-launch-port", str(gate))
+        full = replace(
+            base,
+            argv=(*base.argv, *extra),
+            environment={**base.environment, **launch.extra_environment},
+        )
         # The file goes on from the last engine: its marks are not this one's.
         log = EngineLog.at_end(launch.log_path)
         process = await EngineProcess.spawn(
@@ -141,19 +191,18 @@ class StartPath:
             fingerprint=fingerprint(launch.profile),
         )
 
-    async def _follow_until_ready(self, engine: RunningEngine) -> None:
-        """Follow the log until the engine says it is ready and its port agrees."""
-        began = progress = time.monotonic()
-        next_question = began
+    async def _follow(self, engine: RunningEngine, arrived: Callable[[], Awaitable[bool]]) -> None:
+        """Follow the log, with a deadline for each stage, until `arrived` says so."""
+        progress = next_question = time.monotonic()
         while True:
             now = time.monotonic()
-            if self._read_log(engine, began, now):
+            if self._read_log(engine, now):
                 progress = now
             if engine.process.exited:
                 await self._exited(engine)
             if now >= next_question:
                 next_question = now + 2 * POLL
-                if await engine.client.readiness() is Readiness.READY:
+                if await arrived():
                     return
             stage_limit = self.launch.profile.timeouts.stage
             if now - progress > stage_limit:
@@ -166,12 +215,12 @@ class StartPath:
                 progress = now
             await asyncio.sleep(POLL)
 
-    def _read_log(self, engine: RunningEngine, began: float, now: float) -> bool:
+    def _read_log(self, engine: RunningEngine, now: float) -> bool:
         lines = engine.log.read_new()
         for line in lines:
             stage = markers.stage_of(line)
             if stage is not None and stage not in engine.stages:
-                self._reach(stage, now - began)
+                self._reach(stage, now - self._began)
         if self.launch.profile.expect_log:
             self._seen.extend(lines)
         return any(markers.is_progress(line) for line in lines)
@@ -179,7 +228,7 @@ class StartPath:
     def _reach(self, stage: str, seconds: float) -> None:
         self._stage = stage
         if self.engine is not None:
-            self.engine.stages[stage] = round(seconds, 3) if stage != "spawned" else 0.0
+            self.engine.stages[stage] = round(seconds, 3)
         self._on_stage(stage)
 
     async def _exited(self, engine: RunningEngine) -> None:
@@ -217,3 +266,7 @@ class StartPath:
         message = f"profile {self.launch.name!r}: {what}"
         where = hint or f"read the engine's log: {self.launch.log_path}"
         return StartError(message, stage=self._stage, kind=kind, hint=where)
+
+
+async def _is_ready(engine: RunningEngine) -> bool:
+    return await engine.client.readiness() is Readiness.READY

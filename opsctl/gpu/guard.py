@@ -63,6 +63,12 @@ class GpuGuard:
             )
         await self._memory.before_start(wanted)
 
+    async def before_activation(self) -> None:
+        """Note what is in use, the standby's own contexts included, before it takes memory."""
+        census = await self._look()
+        if census.snapshot.state == "ok":
+            await self._memory.before_start(self._indices(census))
+
     async def observe(self, identity: EngineIdentity, pids: Collection[int]) -> None:
         """Note which GPUs a living engine uses."""
         await self._memory.observe(identity, pids)

@@ -33,6 +33,7 @@ def rules(config: Config) -> Rules:
             budget_window=restart.budget_window,
         ),
         drain=lambda name: _drain_limit(config, name),
+        gated=lambda name: config.serve.mechanism == "gated_restart",
         cut_on_drain_timeout=config.serve.on_drain_timeout == "cut",
         fallbacks=tuple(dict.fromkeys(name for name in named if name in config.profiles)),
     )

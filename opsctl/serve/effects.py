@@ -26,6 +26,33 @@ class StopEngine:
 
 
 @dataclass(frozen=True)
+class Prepare:
+    """Bring an engine of this profile up to its own gate; StandbyReady or StandbyFailed follows."""
+
+    profile: str
+    standby: int
+
+
+@dataclass(frozen=True)
+class Activate:
+    """Let the standby take GPU memory and become the engine of this generation.
+
+    Answered by Ready or StartFailed, as Start is.
+    """
+
+    profile: str
+    generation: int
+    standby: int
+
+
+@dataclass(frozen=True)
+class DropStandby:
+    """End the standby; it never held GPU memory."""
+
+    standby: int
+
+
+@dataclass(frozen=True)
 class OpenGate:
     """Let requests through to the engine of this generation."""
 
@@ -72,4 +99,16 @@ class Exit:
     code: int
 
 
-Effect = Start | StopEngine | OpenGate | CloseGate | AwaitIdle | Cut | Record | Exit
+Effect = (
+    Start
+    | StopEngine
+    | Prepare
+    | Activate
+    | DropStandby
+    | OpenGate
+    | CloseGate
+    | AwaitIdle
+    | Cut
+    | Record
+    | Exit
+)

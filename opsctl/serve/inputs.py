@@ -69,6 +69,22 @@ class NotReleased:
 
 
 @dataclass(frozen=True)
+class StandbyReady:
+    """The standby waits at its own gate."""
+
+    standby: int
+
+
+@dataclass(frozen=True)
+class StandbyFailed:
+    """The standby ended or did not get to its gate; `unsupported` when its engine knows none."""
+
+    standby: int
+    kind: str
+    why: str
+
+
+@dataclass(frozen=True)
 class SwitchAsked:
     """Serve another profile; `by` is `operator` or `policy`."""
 
@@ -108,6 +124,8 @@ Event = (
     | Idle
     | Released
     | NotReleased
+    | StandbyReady
+    | StandbyFailed
     | SwitchAsked
     | StopAsked
     | DrainAsked

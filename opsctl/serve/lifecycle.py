@@ -6,6 +6,9 @@
        └────▶ stopping ◀───┘ engine lost                          ├──▶ stopped (exit 0)
                                                                   └──▶ failed  (exit 69 or 4)
 
+A gated restart goes through `preparing` first: the next engine comes up beside the one that serves
+and waits at its own gate, without GPU memory, until the other's release has been observed.
+
 `step(state, event, now, rules)` returns the next state and the effects to carry out; the owner
 loop carries them out and posts what came of them as the next events. An engine is named by its
 generation, so that news of an engine that is gone is recognised and dropped. Times are monotonic
@@ -13,8 +16,8 @@ seconds.
 
 Rules kept here (design: Serving, rules that hold always): a start only ever follows an observed
 release (the only way into `starting` is `released`, or a fresh beginning); the gate is open only
-in `serving`; a failed start returns to the profile that served before; a profile that keeps
-failing is quarantined; when nothing works, back off, then give up.
+in `serving` and `preparing`; a failed start returns to the profile that served before; a profile
+that keeps failing is quarantined; when nothing works, back off, then give up.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ from opsctl.serve import moves
 from opsctl.serve.effects import (
     CloseGate,
     Cut,
+    DropStandby,
+    Effect,
     OpenGate,
     Record,
     StopEngine,
@@ -41,6 +46,8 @@ from opsctl.serve.inputs import (
     NotReleased,
     Ready,
     Released,
+    StandbyFailed,
+    StandbyReady,
     StartFailed,
     StopAsked,
     SwitchAsked,
@@ -119,24 +126,27 @@ def _ready(event: Ready, state: State, now: float, rules: Rules) -> Step:
 def _start_failed(event: StartFailed, state: State, now: float, rules: Rules) -> Step:
     if state.phase is not Phase.STARTING:
         return state, ()
-    state = _count_failure(state, event.kind, now, rules)
+    state = moves.count_failure(state, event.kind, now, rules)
     record = Record("start_failed", profile=state.profile, kind=event.kind, why=event.why)
     return moves.stop(state, now, f"{state.profile} did not start: {event.why}", True, record)
 
 
 @_on.register
 def _engine_lost(event: EngineLost, state: State, now: float, rules: Rules) -> Step:
-    if state.phase not in {Phase.SERVING, Phase.DRAINING, Phase.DRAINED}:
+    if state.phase not in {Phase.SERVING, Phase.PREPARING, Phase.DRAINING, Phase.DRAINED}:
         return state, ()
+    dropped: tuple[Effect, ...] = ()
+    if state.phase is Phase.PREPARING:  # the standby is not there yet: recover without it
+        state, dropped = moves.without_switch(state)
     served_for = now - (state.ready_at if state.ready_at is not None else now)
     failures = state.failures
     if served_for >= rules.restart.stable_after:
         failures = failures.recovered(state.profile)
-    state = _count_failure(replace(state, failures=failures), event.kind, now, rules)
+    state = moves.count_failure(replace(state, failures=failures), event.kind, now, rules)
     record = Record("engine_lost", profile=state.profile, kind=event.kind, why=event.why)
     close = CloseGate(f"engine lost: {event.kind}", admit=moves.admits(state))
     after, effects = moves.stop(state, now, f"engine lost: {event.why}", True, record)
-    return after, (close, *effects)
+    return after, (*dropped, close, *effects)
 
 
 @_on.register
@@ -145,28 +155,35 @@ def _switch_asked(event: SwitchAsked, state: State, now: float, rules: Rules) ->
     if why is not None:
         refused = Record("switch_refused", profile=event.profile, by=event.by, why=why)
         return state, (refused,)
-    failures = state.failures
     if event.by == "operator":
-        failures = failures.pardoned(event.profile)
-    state = replace(state, failures=failures)
-    switching = Switching(state.profile, event.profile, event.by, now)
-    if state.phase is Phase.DRAINING and event.profile == state.profile:
+        state = replace(state, failures=state.failures.pardoned(event.profile))
+    if state.phase in {Phase.PREPARING, Phase.DRAINING} and event.profile == state.profile:
         return _call_off(state, event.by, now)
     record = Record(
         "switch_begun", source=state.profile, target=event.profile, by=event.by, why=event.why
     )
-    if state.phase is Phase.SERVING:
-        return moves.drain(replace(state, switching=switching), now, rules, record)
-    if state.phase is Phase.DRAINING and state.switching is not None:
-        return replace(state, switching=replace(state.switching, target=event.profile)), (record,)
     if state.phase is Phase.BACKOFF:
-        after, effects = moves.start(
-            replace(state, profile=event.profile, switching=None), now, event.why
-        )
+        state = replace(state, profile=event.profile, switching=None)
+        after, effects = moves.start(state, now, event.why)
         return after, (record, *effects)
-    switching = replace(switching, drained=now)
-    state = replace(state, switching=switching)
-    return moves.stop(state, now, "another profile was asked for", False, record)
+    state, dropped = moves.without_switch(state)
+    switching = Switching(state.profile, event.profile, event.by, now)
+    after, effects = _begin_switch(replace(state, switching=switching), now, rules, record)
+    return after, (*dropped, *effects)
+
+
+def _begin_switch(state: State, now: float, rules: Rules, record: Record) -> Step:
+    target = state.target or ""
+    match state.phase:
+        case Phase.SERVING if rules.gated(target) and target not in state.ungated:
+            return moves.prepare(state, now, record)
+        case Phase.SERVING:
+            return moves.drain(state, now, rules, record)
+        case Phase.DRAINING:  # towards another profile now
+            return state, (record,)
+        case _:
+            state = _mark_drained(state, now)
+            return moves.stop(state, now, "another profile was asked for", False, record)
 
 
 def refusal(state: State, profile: str) -> str | None:
@@ -179,6 +196,11 @@ def refusal(state: State, profile: str) -> str | None:
         return "the last engine is being stopped; try again when the next one starts"
     if state.phase in {Phase.SERVING, Phase.STARTING} and state.profile == profile:
         return f"{profile} is already {state.phase}"
+    if state.phase is Phase.PREPARING and state.profile != profile:
+        return (
+            f"a switch to {state.target} is being prepared; call it off first (opsctl switch "
+            f"{state.profile})"
+        )
     return None
 
 
@@ -209,8 +231,10 @@ def _released(event: Released, state: State, now: float, rules: Rules) -> Step:
     if switching is not None and switching.target != state.profile:
         switching = replace(switching, released=now)
         state = replace(state, switching=switching, profile=switching.target)
+        if switching.standby is not None:
+            return moves.activate(state, switching.standby, now)
         return moves.start(state, now, "next profile of the switch")
-    return _recover(state, now, rules)
+    return moves.recover(state, now, rules)
 
 
 @_on.register
@@ -231,15 +255,15 @@ def _not_released(event: NotReleased, state: State, now: float, rules: Rules) ->
 def _stop_asked(event: StopAsked, state: State, now: float, rules: Rules) -> Step:
     if state.stopping_for_good:
         return replace(state, until=now if state.phase is Phase.DRAINING else None), ()
-    state = replace(state, stopping_for_good=True, switching=None)
+    state, dropped = moves.without_switch(replace(state, stopping_for_good=True))
     after, effects = _wind_down(state, now, rules)
     record = Record("stop_asked", by=event.by)
-    return after, (record, CloseGate("stopping", admit=False), *effects)
+    return after, (record, *dropped, CloseGate("stopping", admit=False), *effects)
 
 
 def _wind_down(state: State, now: float, rules: Rules) -> Step:
     match state.phase:
-        case Phase.SERVING:
+        case Phase.SERVING | Phase.PREPARING:
             return moves.drain(state, now, rules)
         case Phase.DRAINING:
             return replace(state, until=now + rules.drain(state.profile)), ()
@@ -253,9 +277,13 @@ def _wind_down(state: State, now: float, rules: Rules) -> Step:
 
 @_on.register
 def _drain_asked(event: DrainAsked, state: State, now: float, rules: Rules) -> Step:
-    if state.phase is not Phase.SERVING:
+    if state.phase not in {Phase.SERVING, Phase.PREPARING}:
         return state, ()
-    return moves.drain(replace(state, drain_asked=True), now, rules, Record("drain_asked"))
+    state, dropped = moves.without_switch(state)
+    after, effects = moves.drain(
+        replace(state, drain_asked=True), now, rules, Record("drain_asked")
+    )
+    return after, (*dropped, *effects)
 
 
 @_on.register
@@ -285,10 +313,52 @@ def _drain_expired(state: State, now: float, rules: Rules) -> Step:
         return after, (cut, *effects)
     if state.drain_asked:
         return replace(state, until=None, reason=f"draining: {why}"), ()
+    after, effects = _cancel(state, why, now)
+    return after, (*effects, OpenGate(state.generation))
+
+
+def _cancel(state: State, why: str, now: float) -> Step:
+    """Serve on as before; the watchdog will not ask again at once."""
     record = Record("switch_cancelled", target=state.target, why=why)
-    state = replace(state, switching=None, cancelled_at=now, cancellations=state.cancellations + 1)
+    state, dropped = moves.without_switch(state)
+    state = replace(state, cancelled_at=now, cancellations=state.cancellations + 1)
     state = moves.enter(state, Phase.SERVING, now, f"switch cancelled: {why}")
-    return state, (record, OpenGate(state.generation))
+    return state, (*dropped, record)
+
+
+@_on.register
+def _standby_ready(event: StandbyReady, state: State, now: float, rules: Rules) -> Step:
+    switching = state.switching
+    if switching is None or switching.standby != event.standby:
+        return state, ()
+    if state.phase is not Phase.PREPARING:
+        return state, ()
+    switching = replace(switching, prepared=True, prepare_s=round(now - switching.begun, 3))
+    record = Record("standby_ready", profile=switching.target)
+    return moves.drain(replace(state, switching=switching), now, rules, record)
+
+
+@_on.register
+def _standby_failed(event: StandbyFailed, state: State, now: float, rules: Rules) -> Step:
+    """Before anything was given up: serve on. Later: the switch goes on as a plain restart."""
+    switching = state.switching
+    if switching is None or switching.standby != event.standby:
+        return state, ()
+    record = Record("standby_failed", profile=switching.target, kind=event.kind, why=event.why)
+    drop = DropStandby(event.standby)
+    plain = replace(state, switching=replace(switching, standby=None))
+    if event.kind == "unsupported" and state.phase is Phase.PREPARING:
+        plain = replace(plain, ungated=plain.ungated | {switching.target})
+        return moves.drain(plain, now, rules, drop, record)
+    if state.phase is not Phase.PREPARING:
+        return plain, (drop, record)
+    failures = state.failures.counted(
+        switching.target, event.kind, rules.restart, now, budgeted=False
+    )
+    after, effects = _cancel(
+        replace(plain, failures=failures), f"{switching.target} did not start: {event.why}", now
+    )
+    return after, (drop, record, *effects)
 
 
 def _mark_drained(state: State, now: float) -> State:
@@ -299,35 +369,8 @@ def _mark_drained(state: State, now: float) -> State:
 
 def _call_off(state: State, by: str, now: float) -> Step:
     record = Record("switch_called_off", target=state.target, by=by)
-    state = moves.enter(replace(state, switching=None), Phase.SERVING, now, "switch called off")
-    return state, (record, OpenGate(state.generation))
-
-
-def _recover(state: State, now: float, rules: Rules) -> Step:
-    """Choose what to start after a failure, and when."""
-    failed = state.profile
-    choices: tuple[str | None, ...]
-    if state.target is None:
-        choices = (failed, state.last_good, *rules.fallbacks)
-    else:
-        choices = (state.last_good, *rules.fallbacks, failed)
-    usable = [p for p in choices if p and not state.failures.quarantined(p, now)]
-    state = replace(state, switching=None, profile=usable[0] if usable else failed)
-    records: tuple[Record, ...] = ()
-    if state.profile != failed:
-        records = (Record("fell_back", source=failed, target=state.profile),)
-    wait = state.failures.backoff(state.profile, rules.restart)
-    if wait == 0.0:
-        after, effects = moves.start(state, now, f"fell back from {failed}")
-        return after, (*records, *effects)
-    state = moves.enter(state, Phase.BACKOFF, now, f"starting {state.profile} again in {wait:g} s")
-    backoff = Record("backoff", profile=state.profile, seconds=wait)
-    return replace(state, until=now + wait), (*records, backoff)
-
-
-def _count_failure(state: State, kind: str, now: float, rules: Rules) -> State:
-    switch_failed = state.switching is not None and state.switching.target == state.profile
-    failures = state.failures.counted(
-        state.profile, kind, rules.restart, now, budgeted=not switch_failed
-    )
-    return replace(state, failures=failures, after_failure=True)
+    gate_is_open = state.phase is Phase.PREPARING
+    state, dropped = moves.without_switch(state)
+    state = moves.enter(state, Phase.SERVING, now, "switch called off")
+    opened: tuple[Effect, ...] = () if gate_is_open else (OpenGate(state.generation),)
+    return state, (*dropped, record, *opened)

@@ -38,6 +38,16 @@ class Places:
         return self.root / "logs" / "engine.log"
 
     @property
+    def standby_log(self) -> Path:
+        """Output of every other engine of gated restarts, so that two never share a file."""
+        return self.root / "logs" / "engine.2.log"
+
+    @property
+    def engine_logs(self) -> tuple[Path, Path]:
+        """Both files that engines may write to."""
+        return self.engine_log, self.standby_log
+
+    @property
     def simulated_gpu(self) -> Path:
         """Ledger of the memory that simulated engines say they hold."""
         return self.root / "run" / "simulated-gpu.jsonl"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from opsctl.config.schema import Config, LaunchProfile
 from opsctl.engine.client import EngineClient, Readiness
@@ -45,7 +46,7 @@ async def recover(
     if record is not None and identity is not None:
         found = await _Recovery(record, identity, config, places, guard).run(wanted)
     kept = set() if found is None or found.engine is None else _pids(found.engine)
-    unknown = await strays.end(places.engine_log, spare=kept)
+    unknown = await strays.end(places.engine_logs, spare=kept)
     if not unknown:
         return found
     told = f"{found.told}; " if found is not None else ""
@@ -99,7 +100,9 @@ class _Recovery:
             port=self.record.port,
             process=process,
             client=EngineClient(f"http://127.0.0.1:{self.record.port}"),
-            log=EngineLog.at_end(self.places.engine_log),
+            log=EngineLog.at_end(
+                Path(self.record.log) if self.record.log else self.places.engine_log
+            ),
             memory=self.guard(profile),
             fingerprint=self.record.fingerprint,
             adopted=True,

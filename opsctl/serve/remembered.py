@@ -30,6 +30,8 @@ class EngineRecord(BaseModel):
     fingerprint: str
     port: int
     ready: bool
+    log: str | None = None
+    """Its output; None stands for the first of the state directory's two."""
 
 
 class Remembered(BaseModel):

@@ -16,6 +16,8 @@ class Phase(StrEnum):
     """An engine is being started; the gate is closed, requests wait."""
     SERVING = "serving"
     """The gate is open."""
+    PREPARING = "preparing"
+    """The gate is open; the engine of the next profile comes up beside, without GPU memory."""
     DRAINING = "draining"
     """The gate is closed; requests in flight finish."""
     DRAINED = "drained"
@@ -37,6 +39,8 @@ class Rules:
     restart: RestartRules
     drain: Callable[[str], float]
     cut_on_drain_timeout: bool = False
+    gated: Callable[[str], bool] = lambda name: False
+    """Whether a switch to this profile prepares its engine while the old one still serves."""
     fallbacks: tuple[str, ...] = ()
     """Profiles that may be started unasked when the wanted one fails, best first."""
 
@@ -51,6 +55,11 @@ class Switching:
     begun: float
     drained: float | None = None
     released: float | None = None
+    standby: int | None = None
+    """Number of the engine that waits at its own gate for the GPU memory (gated restart)."""
+    prepared: bool = False
+    """Whether the standby has reached its gate."""
+    prepare_s: float | None = None
 
     def took(self, now: float) -> dict[str, float]:
         """Seconds of the whole switch and of its parts, ending `now`."""
@@ -58,6 +67,8 @@ class Switching:
         released = drained if self.released is None else self.released
         parts = {"drain_s": drained - self.begun, "stop_s": released - drained}
         parts |= {"start_s": now - released, "seconds": now - self.begun}
+        if self.prepare_s is not None:
+            parts |= {"prepare_s": self.prepare_s, "drain_s": parts["drain_s"] - self.prepare_s}
         return {name: round(value, 3) for name, value in parts.items()}
 
 
@@ -82,6 +93,10 @@ class State:
     drain_asked: bool = False
     after_failure: bool = False
     """Whether the engine being stopped failed, rather than being asked to go."""
+    standbys: int = 0
+    """Standbys begun so far: the number of the last one."""
+    ungated: frozenset[str] = frozenset()
+    """Profiles whose engine knows no gated launch."""
     cancelled_at: float | None = None
     """When the last switch was given up because requests outlasted the drain deadline."""
     cancellations: int = 0

@@ -22,21 +22,21 @@ PATIENCE = 10.0
 """Seconds for killed processes to be gone."""
 
 
-def writers(log: Path, *, spare: Collection[int] = ()) -> dict[int, int]:
-    """Pid and start time of every living process that writes its output to `log`."""
-    log = log.resolve()
+def writers(logs: Collection[Path], *, spare: Collection[int] = ()) -> dict[int, int]:
+    """Pid and start time of every living process that writes its output to one of `logs`."""
+    logs = {log.resolve() for log in logs}
     own = procfs.ancestors(os.getpid()) | set(spare)
     found = {}
     for pid, stat in procfs.snapshot().items():
         alive = pid not in own and stat.state not in {"Z", "X"}
-        if alive and _writes_to(pid, log) and _is_launched(pid):
+        if alive and _writes_to(pid, logs) and _is_launched(pid):
             found[pid] = stat.start_time
     return found
 
 
-def _writes_to(pid: int, log: Path) -> bool:
+def _writes_to(pid: int, logs: Collection[Path]) -> bool:
     try:
-        return any((procfs.PROC / f"{pid}/fd/{n}").readlink() == log for n in (1, 2))
+        return any((procfs.PROC / f"{pid}/fd/{n}").readlink() in logs for n in (1, 2))
     except OSError:
         return False
 
@@ -50,14 +50,14 @@ def _is_launched(pid: int) -> bool:
     )
 
 
-async def end(log: Path, *, spare: Collection[int] = ()) -> tuple[int, ...]:
+async def end(logs: Collection[Path], *, spare: Collection[int] = ()) -> tuple[int, ...]:
     """Kill those processes and wait until they are gone; the pids. Raises ReleaseError.
 
     They are killed without being asked: nobody supervises them, and what they answered is lost.
     """
     killed: dict[int, int] = {}
     deadline = time.monotonic() + PATIENCE
-    while found := writers(log, spare=spare):
+    while found := writers(logs, spare=spare):
         if time.monotonic() > deadline:
             raise ReleaseError(
                 f"processes of an earlier engine will not go: {sorted(found)}",

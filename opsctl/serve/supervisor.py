@@ -172,6 +172,12 @@ class Supervisor:
             case do.StopEngine():
                 self._end_watch()
                 self.keeper.stop(effect.generation, force=effect.force)
+            case do.Prepare():
+                self.keeper.prepare(self.config, effect.profile, effect.standby)
+            case do.Activate():
+                self.keeper.activate(effect.generation, effect.standby)
+            case do.DropStandby():
+                self.keeper.drop(effect.standby)
             case do.OpenGate():
                 self._open_gate()
             case do.CloseGate():
@@ -278,7 +284,9 @@ class Supervisor:
                 "profile": engine.name,
                 "fingerprint": engine.fingerprint,
                 "port": engine.port,
-                "ready": self.state.phase in {Phase.SERVING, Phase.DRAINING, Phase.DRAINED},
+                "ready": self.state.phase
+                in {Phase.SERVING, Phase.PREPARING, Phase.DRAINING, Phase.DRAINED},
+                "log": str(engine.log.path),
             }
         snapshot = remembered.Snapshot(
             self.state, boot_id(), os.getpid(), self.automation.paused, record

@@ -28,6 +28,7 @@ RULES = Rules(
     restart=RestartRules(budget=6, budget_window=900.0, quarantine_after=2, quarantine_for=600.0),
     drain=lambda name: 20.0,
     fallbacks=PROFILES,
+    gated=lambda name: name == "baseline",
 )
 GUARDS = GuardRules(dwell=DWELL, switches_per_hour=BUDGET)
 
@@ -40,6 +41,8 @@ class World:
     starting: int | None = None
     stopping: int | None = None
     idle_wanted: int | None = None
+    standby: int | None = None
+    standby_ready: bool = False
     open: bool = False
     exited: int | None = None
 
@@ -72,7 +75,7 @@ class Serving(RuleBasedStateMachine):
         for effect in wanted:
             self.perform(effect)
 
-    def perform(self, effect: do.Effect) -> None:
+    def perform(self, effect: do.Effect) -> None:  # noqa: PLR0912 - one branch for each effect
         world = self.world
         match effect:
             case do.Start():
@@ -84,6 +87,20 @@ class Serving(RuleBasedStateMachine):
                 world.stopping = effect.generation
                 world.starting = None
                 self.break_connections()
+            case do.Prepare():
+                assert world.standby is None, "two standbys"
+                world.standby, world.standby_ready = effect.standby, False
+            case do.DropStandby():
+                assert world.standby in {effect.standby, None}
+                world.standby = None
+            case do.Activate():
+                assert not world.holding, "a standby let through while an engine holds memory"
+                assert world.stopping is None
+                if world.standby == effect.standby:
+                    assert world.standby_ready
+                    world.standby = None
+                world.holding[effect.generation] = effect.profile
+                world.starting = effect.generation
             case do.OpenGate():
                 assert effect.generation in world.holding, (
                     "the gate opened to an engine that is not"
@@ -176,6 +193,21 @@ class Serving(RuleBasedStateMachine):
         assert generation is not None
         self.post(inputs.StartFailed(generation, kind, "as it happens"))
 
+    @precondition(lambda self: self.world.standby is not None and not self.world.standby_ready)
+    @rule()
+    def standby_gets_ready(self) -> None:
+        assert self.world.standby is not None
+        self.world.standby_ready = True
+        self.post(inputs.StandbyReady(self.world.standby))
+
+    @precondition(lambda self: self.world.standby is not None)
+    @rule(kind=st.sampled_from(["exited", "unsupported", "bad_flags"]))
+    def standby_fails(self, kind: str) -> None:
+        number = self.world.standby
+        assert number is not None
+        self.post(inputs.StandbyFailed(number, kind, "as it happens"))
+        assert self.world.standby is None, "a dead standby was not let go"
+
     @precondition(lambda self: self.world.stopping is not None)
     @rule()
     def release_is_observed(self) -> None:
@@ -226,7 +258,7 @@ class Serving(RuleBasedStateMachine):
 
     @rule()
     def operator_drains(self) -> None:
-        if self.state.phase is Phase.SERVING:
+        if self.state.phase in {Phase.SERVING, Phase.PREPARING}:
             self.drain_asked = True
         self.post(inputs.DrainAsked())
 
@@ -250,7 +282,12 @@ class Serving(RuleBasedStateMachine):
 
     @invariant()
     def gate_is_open_only_while_serving(self) -> None:
-        assert self.world.open == (self.state.phase is Phase.SERVING)
+        assert self.world.open == (self.state.phase in {Phase.SERVING, Phase.PREPARING})
+
+    @invariant()
+    def a_standby_belongs_to_a_switch(self) -> None:
+        switching = self.state.switching
+        assert self.world.standby == (None if switching is None else switching.standby)
 
     @invariant()
     def a_drain_holds_until_it_is_ended(self) -> None:
@@ -278,6 +315,8 @@ class Serving(RuleBasedStateMachine):
             assert world.starting == self.state.generation
         elif phase is Phase.STOPPING:
             assert world.stopping == self.state.generation
+        elif phase is Phase.PREPARING:
+            assert world.standby is not None
         elif phase is Phase.BACKOFF:
             assert self.state.until is not None
         elif phase is Phase.DRAINING:
@@ -295,6 +334,8 @@ class Serving(RuleBasedStateMachine):
                 self.release_is_observed()
             elif self.world.starting is not None:
                 self.start_succeeds()
+            elif self.state.phase is Phase.PREPARING:
+                self.standby_gets_ready()
             elif self.state.phase is Phase.DRAINING and self.world.idle_wanted is not None:
                 self.served += len(self.in_flight)
                 self.in_flight.clear()
