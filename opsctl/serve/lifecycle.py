@@ -333,7 +333,7 @@ def _standby_ready(event: StandbyReady, state: State, now: float, rules: Rules) 
         return state, ()
     if state.phase is not Phase.PREPARING:
         return state, ()
-    switching = replace(switching, prepared=True, prepare_s=round(now - switching.begun, 3))
+    switching = replace(switching, prepared_at=now)
     record = Record("standby_ready", profile=switching.target)
     return moves.drain(replace(state, switching=switching), now, rules, record)
 

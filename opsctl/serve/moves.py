@@ -34,9 +34,7 @@ def prepare(state: State, now: float, record: Record) -> Step:
     """Bring the next engine up to its gate while this one serves on."""
     assert state.switching is not None  # noqa: S101 - a switch is what is prepared
     number = state.standbys + 1
-    state = replace(
-        state, standbys=number, switching=replace(state.switching, standby=number, prepared=False)
-    )
+    state = replace(state, standbys=number, switching=replace(state.switching, standby=number))
     target = state.target or ""
     state = enter(state, Phase.PREPARING, now, f"{target} comes up beside, {state.profile} serves")
     return state, (record, Prepare(target, number))

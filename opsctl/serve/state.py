@@ -57,18 +57,17 @@ class Switching:
     released: float | None = None
     standby: int | None = None
     """Number of the engine that waits at its own gate for the GPU memory (gated restart)."""
-    prepared: bool = False
-    """Whether the standby has reached its gate."""
-    prepare_s: float | None = None
+    prepared_at: float | None = None
+    """When the standby reached its gate."""
 
     def took(self, now: float) -> dict[str, float]:
         """Seconds of the whole switch and of its parts, ending `now`."""
-        drained = self.begun if self.drained is None else self.drained
+        prepared = self.begun if self.prepared_at is None else self.prepared_at
+        drained = prepared if self.drained is None else self.drained
         released = drained if self.released is None else self.released
-        parts = {"drain_s": drained - self.begun, "stop_s": released - drained}
-        parts |= {"start_s": now - released, "seconds": now - self.begun}
-        if self.prepare_s is not None:
-            parts |= {"prepare_s": self.prepare_s, "drain_s": parts["drain_s"] - self.prepare_s}
+        parts = {"prepare_s": prepared - self.begun, "drain_s": drained - prepared}
+        parts |= {"stop_s": released - drained, "start_s": now - released}
+        parts |= {"seconds": now - self.begun}
         return {name: round(value, 3) for name, value in parts.items()}
 
 

@@ -119,7 +119,7 @@ async def test_an_engine_without_a_gate_is_switched_by_a_plain_restart(tmp_path:
         assert failures(done) == []
         (told,) = events(instance, "standby_failed")
         assert told["kind"] == "unsupported"
-        assert "prepare_s" not in events(instance, "switched")[0]
+        assert events(instance, "switched")[0]["start_s"] > 0.5, "nothing went by before"
 
 
 async def test_a_crash_while_the_next_engine_comes_up_is_recovered_without_it(
