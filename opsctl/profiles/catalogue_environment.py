@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from opsctl.profiles.catalogue_flags import as_text
@@ -35,7 +35,7 @@ def environment(sources: Sources) -> tuple[dict[str, str | None], dict[str, str]
         )
     deprecated = dict(_deprecated(module))
     declared = dict(_declared(module, deprecated))
-    used = used_in(sources.root / "sglang")
+    used = used_in(sources.root / "sglang", deprecated.keys())
     return dict.fromkeys(sorted(used)) | declared, deprecated
 
 
@@ -113,16 +113,21 @@ def _table(reader: Reader, table: ast.Dict) -> Iterator[tuple[str, str]]:
         yield str(key.value), ". ".join(said) or "it has no effect"
 
 
-def used_in(package: Path) -> set[str]:
-    """Return every `SGLANG_` and `SGL_` name that stands quoted in the sources of the server."""
-    found: set[bytes] = set()
+def used_in(package: Path, only_warned_of: Collection[str]) -> set[str]:
+    """Return every `SGLANG_` and `SGL_` name that stands quoted in the sources of the server.
+
+    Where they are declared they stand quoted also for the sake of the warning.
+    """
+    found: set[str] = set()
+    declarations = str(package / "srt" / "environ.py")
     for folder in _SEARCHED:
         for path in python_files(package / folder):
             with open(path, "rb") as file:  # noqa: PTH123 - thousands of files, half a second
                 content = file.read()
             if b"SGL" in content:
-                found.update(_USE.findall(content))
-    return {name.decode() for name in found}
+                names = {name.decode() for name in _USE.findall(content)}
+                found |= names.difference(only_warned_of) if path == declarations else names
+    return found
 
 
 def python_files(folder: Path | str) -> Iterator[str]:

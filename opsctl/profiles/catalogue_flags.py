@@ -24,6 +24,7 @@ from opsctl.profiles.catalogue_static import (
     Sources,
     UnreadableError,
     keywords,
+    settled,
 )
 
 MODULE = "sglang.srt.server_args"
@@ -39,7 +40,7 @@ _TYPES = {
 }
 # "Deprecated. Use ...", "[Deprecated] ...", "(Deprecated: ...)", "Note: --x is deprecated now."
 _DEPRECATED = re.compile(r"\W*(note: \S+ is )?deprecated\b", re.IGNORECASE)
-_HELP = Flag("help", (), "switch", None, None, False, "false", None, "argparse")
+_HELP = Flag("help", (), "switch", None, None, False, "false", None, "argparse:0")
 _Keywords = Mapping[str, object]
 
 
@@ -98,10 +99,7 @@ class FlagReader:
         found = {"help": _HELP}
         for argument in self._arguments(register.body, Reader(scope)):
             flag = self._flag(argument)
-            for spelling in flag.options:
-                found[spelling] = flag
-                if flag.kind == "optional-switch":
-                    found[f"no-{spelling}"] = flag
+            found |= dict.fromkeys(flag.spellings, flag)
         if len(found) == 1:
             raise CatalogueError(f"{MODULE}: no flag found in {CLASS}.add_cli_args")
         return found
@@ -418,5 +416,5 @@ def as_text(value: object) -> str | None:
         case Member():
             return as_text(value.value)
         case list() | tuple() | dict() | KeysView():
-            return json.dumps(sorted(value) if isinstance(value, KeysView) else value)
+            return json.dumps(sorted(value) if isinstance(value, KeysView) else settled(value))
     raise UnreadableError(str(value))

@@ -43,8 +43,15 @@ class Flag:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Every spelling, without the `no-` ones of an optional switch."""
+        """Every name, without the `no-` ones of an optional switch."""
         return (self.name, *self.aliases)
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """Every spelling that argparse knows."""
+        if self.kind != "optional-switch":
+            return self.options
+        return (*self.options, *(f"no-{option}" for option in self.options))
 
 
 @dataclass(frozen=True)

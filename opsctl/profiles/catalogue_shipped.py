@@ -1,13 +1,14 @@
 """Catalogues of released versions, as one JSON text of facts with the versions they hold for.
 
-A line of a table is `[first, last, fact ...]`, where first and last are places in `versions`; what
-went away and came back has two lines. A flag's line numbers are listed for each of its versions.
+A line of a table is `[first, last, name, fact ...]`, where first and last are places in
+`versions`; what changed, or went away and came back, has several lines.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate, groupby, pairwise
 from types import MappingProxyType
 from typing import Any
 
@@ -18,48 +19,28 @@ NOTICE = (
     "Facts about SGLang (https://github.com/sgl-project/sglang, Apache-2.0), read from the wheels "
     "of its releases by `make catalogue`; not written by hand"
 )
+_MARKS = ("many", "bare", "required", "refused")
 _Row = list[Any]
 
 
 def encode(catalogues: Sequence[Catalogue]) -> str:
-    """Write catalogues, oldest first, as text that a change of one fact changes in one line."""
-    everything = [flag for catalogue in catalogues for flag in catalogue.flags.values()]
-    choices = sorted({flag.choices for flag in everything if flag.choices is not None})
-    files = sorted({_file(flag) for flag in everything})
-
-    def flags(catalogue: Catalogue) -> dict[str, _Row]:
-        rows = {}
-        for flag in catalogue.flags.values():
-            listed = None if flag.choices is None else choices.index(flag.choices)
-            rows[flag.name] = [
-                flag.aliases,
-                flag.kind,
-                listed,
-                flag.type,
-                flag.default,
-                flag.deprecated,
-                [name for name in _MARKS if getattr(flag, name)],
-                files.index(_file(flag)),
-            ]
-        return rows
-
-    tables: dict[str, list[_Row]] = {
+    """Write catalogues, oldest first, as text in which a new fact is a new line."""
+    flags = [flag for catalogue in catalogues for flag in catalogue.flags.values()]
+    choices = sorted({flag.choices for flag in flags if flag.choices is not None})
+    files = sorted({_file_and_line(flag)[0] for flag in flags})
+    tables = {
         "flags": [
-            [*row, [_line(catalogues[place].flags[row[2]]) for place in range(row[0], row[1] + 1)]]
-            for row in _table(catalogues, flags)
+            [first, last, name, *facts, _written_places(files, catalogues[first : last + 1], name)]
+            for first, last, name, *facts in _table(catalogues, lambda c: _flag_rows(c, choices))
         ],
-        "environment": list(
-            _table(catalogues, lambda c: {k: [v] for k, v in c.environment.items()})
-        ),
-        "deprecated_environment": list(
-            _table(catalogues, lambda c: {k: [v] for k, v in c.deprecated_environment.items()})
-        ),
-        "pins": list(_table(catalogues, lambda c: {k: [v] for k, v in c.pins.items()})),
-        "models": list(_table(catalogues, lambda c: {name: [] for name in c.models})),
-        "unread": list(_table(catalogues, lambda c: {what: [] for what in c.unread})),
+        "environment": _table(catalogues, lambda c: _pairs(c.environment)),
+        "deprecated_environment": _table(catalogues, lambda c: _pairs(c.deprecated_environment)),
+        "pins": _table(catalogues, lambda c: _pairs(c.pins)),
+        "models": _table(catalogues, lambda c: {name: [] for name in c.models}),
+        "unread": _table(catalogues, lambda c: {what: [] for what in c.unread}),
         "choices": [list(choice) for choice in choices],
     }
-    head: dict[str, Any] = {
+    head: dict[str, object] = {
         "schema": SCHEMA,
         "notice": NOTICE,
         "versions": [catalogue.version for catalogue in catalogues],
@@ -77,9 +58,8 @@ def decode(text: str, version: str) -> Catalogue:
     versions = data["versions"]
     if version not in versions:
         raise CatalogueError(
-            f"no catalogue of SGLang {version} is shipped with opsctl; "
-            f"known: {versions[0]} to {versions[-1]}",
-            hint="name an installation with --sglang instead",
+            f"no catalogue of SGLang {version} comes with opsctl; known are {', '.join(versions)}",
+            hint="name an installation of it with --sglang instead",
         )
     place = versions.index(version)
 
@@ -89,65 +69,87 @@ def decode(text: str, version: str) -> Catalogue:
                 yield [place - first, *row]
 
     flags: dict[str, Flag] = {}
-    for nth, name, aliases, kind, listed, kind_of, default, deprecated, marks, file, at in rows(
-        "flags"
-    ):
-        flag = Flag(
-            name=name,
-            aliases=tuple(aliases),
-            kind=kind,
-            choices=None if listed is None else tuple(data["choices"][listed]),
-            type=kind_of,
-            default=default,
-            deprecated=deprecated,
-            where=f"{data['files'][file]}:{at[nth]}" if at[nth] else data["files"][file],
-            **{mark: mark in marks for mark in _MARKS},
-        )
-        flags |= dict.fromkeys(spellings(flag), flag)
+    for row in rows("flags"):
+        flag = _flag(row, data["choices"], data["files"])
+        flags |= dict.fromkeys(flag.spellings, flag)
+    deprecated = {name: said for _, name, said in rows("deprecated_environment")}
     return Catalogue(
         version=version,
         flags=MappingProxyType(dict(sorted(flags.items()))),
         environment=MappingProxyType({name: default for _, name, default in rows("environment")}),
         pins=MappingProxyType({name: pin for _, name, pin in rows("pins")}),
         models=frozenset(name for _, name in rows("models")),
-        deprecated_environment=MappingProxyType(
-            {name: said for _, name, said in rows("deprecated_environment")}
-        ),
+        deprecated_environment=MappingProxyType(deprecated),
         unread=tuple(what for _, what in rows("unread")),
     )
 
 
-_MARKS = ("many", "bare", "required", "refused")
+def _flag_rows(catalogue: Catalogue, choices: list[tuple[str, ...]]) -> dict[str, _Row]:
+    return {
+        flag.name: [
+            flag.aliases,
+            flag.kind,
+            None if flag.choices is None else choices.index(flag.choices),
+            flag.type,
+            flag.default,
+            flag.deprecated,
+            " ".join(mark for mark in _MARKS if getattr(flag, mark)),
+        ]
+        for flag in catalogue.flags.values()
+    }
 
 
-def spellings(flag: Flag) -> Iterator[str]:
-    """Every spelling that argparse knows of a flag."""
-    for option in flag.options:
-        yield option
-        if flag.kind == "optional-switch":
-            yield f"no-{option}"
+def _flag(row: _Row, choices: list[list[str]], files: list[str]) -> Flag:
+    nth, name, aliases, kind, listed, value_type, default, deprecated, marks, places = row
+    file, line = [(run[0], at) for run in places for at in accumulate(run[1:])][nth]
+    return Flag(
+        name=name,
+        aliases=tuple(aliases),
+        kind=kind,
+        choices=None if listed is None else tuple(choices[listed]),
+        type=value_type,
+        default=default,
+        deprecated=deprecated,
+        where=f"{files[file]}:{line}",
+        **{mark: mark in marks.split() for mark in _MARKS},
+    )
+
+
+def _written_places(
+    files: list[str], catalogues: Sequence[Catalogue], name: str
+) -> list[list[int]]:
+    """`[[file, line, lines down from there ...], ...]`, in runs of versions with the same file."""
+    places = (_file_and_line(catalogue.flags[name]) for catalogue in catalogues)
+    written = []
+    for file, run in groupby(places, key=lambda place: place[0]):
+        lines = [line for _, line in run]
+        steps = (after - before for before, after in pairwise(lines))
+        written.append([files.index(file), lines[0], *steps])
+    return written
+
+
+def _file_and_line(flag: Flag) -> tuple[str, int]:
+    file, _, line = flag.where.partition(":")
+    return file, int(line)
 
 
 def _table(
-    catalogues: Sequence[Catalogue], facts: Callable[[Catalogue], dict[str, _Row]]
-) -> Iterator[_Row]:
+    catalogues: Sequence[Catalogue], facts: Callable[[Catalogue], Mapping[str, _Row]]
+) -> list[_Row]:
     each = [facts(catalogue) for catalogue in catalogues]
+    found = []
     for name in sorted({name for one in each for name in one}):
-        start = 0
-        for place, one in enumerate([*each, {}]):
-            before = each[place - 1].get(name) if place else None
-            if one.get(name) != before:
-                if before is not None:
-                    yield [start, place - 1, name, *before]
-                start = place
+        place = 0
+        for row, run in groupby(one.get(name) for one in each):
+            last = place + len(list(run)) - 1
+            if row is not None:
+                found.append([place, last, name, *row])
+            place = last + 1
+    return found
 
 
-def _file(flag: Flag) -> str:
-    return flag.where.partition(":")[0]
-
-
-def _line(flag: Flag) -> int:
-    return int(flag.where.partition(":")[2] or 0)
+def _pairs(facts: Mapping[str, str | None]) -> dict[str, _Row]:
+    return {name: [value] for name, value in facts.items()}
 
 
 def _compact(value: object) -> str:

@@ -325,7 +325,7 @@ class Reader:
             if key is None:
                 result.update(self.value(value))
             else:
-                result[self.value(key)] = _lazily(self, value)
+                result[self.value(key)] = Deferred(self, value)
         return result
 
     def _subscript(self, node: ast.Subscript) -> Any:
@@ -333,7 +333,7 @@ class Reader:
         holder = self.value(node.value)
         if isinstance(holder, list | tuple | dict | str) and isinstance(index, int | str):
             try:
-                return holder[index]  # type: ignore[index]
+                return settled(holder[index])  # type: ignore[index]
             except IndexError as error:
                 raise UnreadableError(ast.unparse(node)) from error
         raise UnreadableError(ast.unparse(node))
@@ -383,6 +383,8 @@ class Reader:
         if isinstance(node.func, ast.Attribute) and node.func.attr in _METHODS:
             holder = self.value(node.func.value)
             if isinstance(holder, _METHODS[node.func.attr]):
+                if node.func.attr in {"values", "items"}:
+                    holder = settled(holder)
                 return getattr(holder, node.func.attr)(*map(self.value, node.args))
         function = self.value(node.func)
         if isinstance(function, Function) and not node.args and not node.keywords:
@@ -399,12 +401,23 @@ class Reader:
         return value
 
 
-def _lazily(reader: Reader, node: ast.expr) -> Any:
-    """Value of a dictionary's entry; often only the keys matter and the values are classes."""
-    try:
-        return reader.value(node)
-    except UnreadableError:
-        return External(ast.unparse(node))
+@dataclass(frozen=True)
+class Deferred:
+    """A dictionary's entry, read when asked for: often only the keys matter, and the values are
+    classes of a dozen other modules.
+    """
+
+    reader: Reader
+    node: ast.expr
+
+
+def settled(value: Any) -> Any:
+    """Read what was put off; raises UnreadableError."""
+    if isinstance(value, Deferred):
+        return value.reader.value(value.node)
+    if isinstance(value, dict):
+        return {key: settled(entry) for key, entry in value.items()}
+    return value
 
 
 def _members(enumeration: Class) -> list[str]:
