@@ -4,7 +4,6 @@ an ordinary file named nvidia0 stands in for /dev/nvidia0."""
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import pickle
@@ -85,16 +84,6 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     made.clear_away()
 
 
-@pytest.fixture
-def orphans_go_to_init() -> Iterator[None]:
-    """Other tests of this run may have made it adopt orphans, as an opsctl does."""
-    libc, adopting = ctypes.CDLL(None), subreaper.active()
-    libc.prctl(36, 0, 0, 0, 0)
-    yield
-    if adopting:
-        subreaper.become()
-
-
 def until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 10
     while not condition():
@@ -124,7 +113,7 @@ def retitled(pid: int) -> Callable[[], bool]:
     return lambda: procfs.title(pid).startswith("sglang::")
 
 
-def test_a_lost_scheduler_is_a_stray_engine(bench: Bench, orphans_go_to_init: None) -> None:
+def test_a_lost_scheduler_is_a_stray_engine(bench: Bench) -> None:
     (pid,) = bench.run(ESCAPED.format(environment="{}"))
     bench.hold(pid)
     until(retitled(pid))
@@ -134,9 +123,7 @@ def test_a_lost_scheduler_is_a_stray_engine(bench: Bench, orphans_go_to_init: No
     assert any("title sglang::scheduler_TP0" in said for said in found.evidence)
 
 
-def test_one_with_a_nonce_that_nobody_recorded_is_an_orphan(
-    bench: Bench, orphans_go_to_init: None
-) -> None:
+def test_one_with_a_nonce_that_nobody_recorded_is_an_orphan(bench: Bench) -> None:
     (pid,) = bench.run(ESCAPED.format(environment="os.environ"), OPSCTL_NONCE=NONCE)
     bench.hold(pid)
     until(retitled(pid))
