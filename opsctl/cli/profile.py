@@ -11,6 +11,7 @@ import typer
 from opsctl.cli.loading import load_config
 from opsctl.cli.options import ConfigOption, Output, OutputOption
 from opsctl.cli.output import emit, grid
+from opsctl.cli.profile_import import import_command
 from opsctl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
 )
+
+app.command("import")(import_command)
 
 Name = Annotated[str, typer.Argument(metavar="PROFILE", help="Name of a launch profile.")]
 EXAMPLE_PORT = 30000
