@@ -9,11 +9,10 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from opsctl.profiles.catalogue_flags import as_text
-from opsctl.profiles.catalogue_model import CatalogueError
+from opsctl.profiles.catalogue_reader import Reader
 from opsctl.profiles.catalogue_static import (
     Function,
     Module,
-    Reader,
     Sources,
     UnreadableError,
     keywords,
@@ -27,12 +26,7 @@ _WARNINGS = {"_print_deprecated_env", "_warn_deprecated_env_to_cli_flag"}
 
 def environment(sources: Sources) -> tuple[dict[str, str | None], dict[str, str]]:
     """Return the variables with their defaults, and what is said of the deprecated ones."""
-    module = sources.module(MODULE)
-    if module is None:
-        raise CatalogueError(
-            f"{sources.root}: SGLang is incomplete there: {MODULE} is missing",
-            hint="install that SGLang again",
-        )
+    module = sources.required(MODULE)
     deprecated = dict(_deprecated(module))
     declared = dict(_declared(module, deprecated))
     used = used_in(sources.root / "sglang", deprecated.keys())
