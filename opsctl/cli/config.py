@@ -31,6 +31,21 @@ class Preset(StrEnum):
 
     MINIMAL = "minimal"
     SIMULATED = "simulated"
+    KIMI_K25 = "kimi-k2.5-int4-8x-rtx-pro-6000"
+    SINGLE_RTX_PRO_6000 = "single-rtx-pro-6000"
+    SINGLE_RTX_5090 = "single-rtx-5090"
+    TWO_HALVES = "two-halves-of-one-host"
+
+
+PRESETS = {
+    Preset.MINIMAL: "the least that starts an engine",
+    Preset.SIMULATED: "two profiles of the simulated engine and a watchdog; needs no GPU",
+    Preset.KIMI_K25: "Kimi K2.5 or K2.6 INT4, TP8: baseline, eagle3, eagle3-tree, eagle3-adaptive",
+    Preset.SINGLE_RTX_PRO_6000: "a model on one 96 GB card: baseline, eagle3",
+    Preset.SINGLE_RTX_5090: "a small model on one 32 GB card",
+    Preset.TWO_HALVES: "GPUs 0-3 and 4-7 as two independent servers",
+}
+"""What each preset is for."""
 
 
 class SchemaOutput(StrEnum):
@@ -46,10 +61,17 @@ def init(
     path: Annotated[str, typer.Argument(help="File to write; - is stdout.")] = "opsctl.yaml",
     preset: Annotated[Preset, typer.Option(help="What to start from.")] = Preset.SIMULATED,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    list_presets: Annotated[
+        bool, typer.Option("--list-presets", help="Print the presets and write nothing.")
+    ] = False,
 ) -> None:
     """Write a commented configuration to start from."""
     from importlib.resources import files
 
+    if list_presets:
+        width = max(map(len, PRESETS))
+        sys.stdout.write("".join(f"{name:{width}}  {what}\n" for name, what in PRESETS.items()))
+        return
     text = files("opsctl.config").joinpath(f"presets/{preset}.yaml").read_text(encoding="utf-8")
     if path == "-":
         sys.stdout.write(text)
