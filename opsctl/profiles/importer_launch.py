@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from opsctl.profiles.importer_options import Option, options
+from opsctl.profiles.importer_options import options
 from opsctl.profiles.importer_shell import Shell
 from opsctl.profiles.importer_text import At, CommandTextError
 from opsctl.profiles.importer_values import Value, below, text
@@ -35,7 +35,6 @@ OTHERS = {
 }
 PYTHON = re.compile(r"python(3(\.\d+)?)?t?")
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
-_PYTHON_VALUED = ("-X", "-W", "-m", "-c")
 
 SYSTEMD = {
     "numactl": "the flag `numa-node` or the variable SGLANG_SET_CPU_AFFINITY=1, or in the systemd "
@@ -90,7 +89,7 @@ class Wrapped:
 
 def program(words: Sequence[Value]) -> str:
     """Base name of the program that the words start, as far as it is known text."""
-    return posixpath.basename(words[0].literal or "") if words else ""
+    return posixpath.basename(words[0].plain()) if words else ""
 
 
 def refuse_unknown(wrapped: Wrapped, name: str) -> None:
@@ -105,7 +104,7 @@ def refuse_unknown(wrapped: Wrapped, name: str) -> None:
 def python_module(wrapped: Wrapped) -> Launch | None:
     """`python -m sglang.launch_server`; None for what else Python may run."""
     words = wrapped.words
-    found, rest = _interpreter_options(words[1:])
+    found, rest = options(words[1:], ("-X", "-W", "-m", "-c"), last=("-m", "-c"))
     module = next((o.value for o in found if o.name == "-m"), None)
     name = module.literal if module is not None else None
     if name is None:
@@ -123,19 +122,6 @@ def python_module(wrapped: Wrapped) -> Launch | None:
                 + (more if option.name == "-u" else "")
             )
     return _launch(wrapped, ENGINES[name], words[0], rest, positional=False)
-
-
-def _interpreter_options(words: Sequence[Value]) -> tuple[list[Option], tuple[Value, ...]]:
-    """Options of the interpreter; what follows `-m MODULE` or `-c CODE` is not its own."""
-    for index, word in enumerate(words):
-        if re.fullmatch(r"-[A-Za-z]*[mc]", word.leading) and not _is_value(words, index):
-            found, _ = options(words[: index + 2], _PYTHON_VALUED)
-            return found, tuple(words[index + 2 :])
-    return options(words, _PYTHON_VALUED)
-
-
-def _is_value(words: Sequence[Value], index: int) -> bool:
-    return index > 0 and words[index - 1].literal in {"-X", "-W"}
 
 
 def _refuse_script(rest: Sequence[Value]) -> None:

@@ -17,15 +17,16 @@ class Option:
 
 
 def options(
-    words: Sequence[Value], valued: Container[str]
+    words: Sequence[Value], valued: Container[str], *, last: Container[str] = ()
 ) -> tuple[list[Option], tuple[Value, ...]]:
     """Options up to the first other word, and what follows; `valued` names those with a value.
 
     Short ones may be joined (`-it`) and have their value glued on (`-eA=b`, `-p30000:30000`).
+    What follows one of `last` is not read: `-m MODULE` ends the interpreter's own options.
     """
     found: list[Option] = []
     index = 0
-    while index < len(words):
+    while index < len(words) and not (found and found[-1].name in last):
         word = words[index]
         start = word.leading
         if not start.startswith("-") or start == "-":

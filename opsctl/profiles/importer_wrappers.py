@@ -159,7 +159,7 @@ def _uv(wrapped: Wrapped) -> Unwrapped:
     words = wrapped.words
     if len(words) < 2 or words[1].literal not in {"run", "x"}:
         return None
-    found, rest = options(words[2:], _UV)
+    found, rest = options(words[2:], _UV, last=("-m", "--module"))
     directory = wrapped.shell.directory
     for option in found:
         if option.value is None:
