@@ -12,17 +12,20 @@ from opsctl.cli.loading import load_config
 from opsctl.cli.options import ConfigOption, Output, OutputOption
 from opsctl.cli.output import emit, grid
 from opsctl.cli.profile_import import import_command
+from opsctl.cli.profile_lint import lint
 from opsctl.errors import UsageError
 
 if TYPE_CHECKING:
     from opsctl.config.schema import Config, LaunchProfile
 
 app = typer.Typer(
-    help="List, show and compare launch profiles.",
+    help="List, show, compare and check launch profiles.",
     rich_markup_mode=None,
     no_args_is_help=True,
     add_completion=False,
 )
+
+app.command()(lint)
 
 app.command("import")(import_command)
 

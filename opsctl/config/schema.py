@@ -265,6 +265,9 @@ class ServeConfig(Model):
         "cancel",
         description="What a switch does when requests outlast `timeouts.drain`: stay, or cut them.",
     )
+    allow_findings: Texts = Field(
+        (), description="Codes of `opsctl profile lint` whose errors do not refuse a start."
+    )
     gateway: GatewayConfig = Field(default_factory=GatewayConfig)
     health: HealthConfig = Field(default_factory=HealthConfig)
     restart: RestartConfig = Field(default_factory=RestartConfig)

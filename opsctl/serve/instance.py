@@ -20,6 +20,7 @@ from opsctl.observe.events import Journal
 from opsctl.serve import recovery, remembered
 from opsctl.serve.automation import Automation
 from opsctl.serve.control import Control
+from opsctl.serve.fitness import refuse_unfit
 from opsctl.serve.gateway import Gateway
 from opsctl.serve.inputs import Begin, StopAsked
 from opsctl.serve.keeper import memory_reader
@@ -150,6 +151,7 @@ class _Instance:
                 supervisor.adopt(found.engine)
                 return
         await supervisor.check_target(config.serve.profile)
+        await self._check_pair()
         guard = self._guard(config.profiles[config.serve.profile])
         try:
             await guard.before_start()
@@ -157,6 +159,13 @@ class _Instance:
             guard.close()
         self._places.simulated_gpu.unlink(missing_ok=True)
         supervisor.handle(Begin(config.serve.profile, explicit=wanted is not None))
+
+    async def _check_pair(self) -> None:
+        """With `--auto-spec`: a profile that cannot run is told now, not when load rises."""
+        config = self._supervisor.config
+        for name in (config.auto_spec.speculative, config.auto_spec.baseline):
+            if self._wishes.auto_spec and name != config.serve.profile:
+                await refuse_unfit(config, name, self._journal.record)
 
     def _guard(self, profile: LaunchProfile) -> MemoryReader:
         serve = self._supervisor.config.serve

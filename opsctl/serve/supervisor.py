@@ -26,6 +26,7 @@ from opsctl.serve import effects as do
 from opsctl.serve import lifecycle, remembered
 from opsctl.serve.automation import Automation
 from opsctl.serve.configured import engine_notes, rules
+from opsctl.serve.fitness import refuse_unfit
 from opsctl.serve.gateway import Gateway
 from opsctl.serve.inputs import Adopted, EngineLost, Event, Idle, StartFailed, SwitchAsked, Tick
 from opsctl.serve.keeper import Keeper
@@ -273,6 +274,7 @@ class Supervisor:
                 f"profile {name!r}: its files could not be looked at within {CHECK_LIMIT:g} s",
                 hint="see whether the file system of the model hangs",
             ) from None
+        await refuse_unfit(self.config, name, self.record)
 
     def _save(self) -> None:
         """Write the state file; a full disk is told in the journal, serving goes on."""
