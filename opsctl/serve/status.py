@@ -73,6 +73,7 @@ def _load(supervisor: Supervisor) -> Document:
         "held": counters.held,
         "in_flight": counters.in_flight,
         "accept_length": None if sample is None else sample.accept_length,
+        "speculative_steps": None if look is None else look.speculative_steps,
     }
 
 

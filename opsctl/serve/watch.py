@@ -14,6 +14,8 @@ from opsctl.errors import OpsctlError
 from opsctl.serve.health import ProgressWatch, Sight
 from opsctl.serve.traffic import GatewayCounters
 
+STEPS_EVERY = 2.0
+"""Seconds between looks at the draft steps in use."""
 PROBE_FAILURES = 2
 """Failed idle probes in a row that count as a hang."""
 
@@ -23,6 +25,7 @@ class Look:
     """What one look found; `lost` is (kind, why) when the engine must be replaced."""
 
     sample: LoadSample
+    speculative_steps: int | None = None
     lost: tuple[str, str] | None = None
 
 
@@ -45,13 +48,19 @@ class EngineWatch:
         self._next_probe = clock() + config.probe_every
         self._probe_failures = 0
         self._probe_error = ""
+        self._next_steps = clock()
+        self._steps: int | None = None
 
     async def look(self) -> Look:
         """One look; asks the engine for its loads, with that call's own short deadline."""
         self._engine.log.read_new()  # also keeps the file from growing without bound
         loads = await self._engine.client.loads()
+        if self._clock() >= self._next_steps:
+            self._next_steps = self._clock() + STEPS_EVERY
+            self._steps = await self._engine.client.speculative_steps()
         now, counters = self._clock(), self._counters()
-        return Look(_sample(now, counters, loads), self._lost(now, counters, loads))
+        sample = _sample(now, counters, loads)
+        return Look(sample, self._steps, self._lost(now, counters, loads))
 
     def close(self) -> None:
         """Stop watching."""

@@ -154,6 +154,51 @@ async def test_the_watchdog_leaves_speculation_under_load_and_comes_back(
         assert serving.leftovers() == []
 
 
+async def test_adaptive_speculation_follows_the_load_inside_one_engine(
+    sglang_environment: SglangEnvironment, tmp_path: Path
+) -> None:
+    """No restart: SGLang itself goes to zero draft steps under load, and the status tells."""
+    steps = tmp_path / "steps.json"
+    steps.write_text('{"1": {"candidate_steps": [1, 3]}, "3": {"candidate_steps": [0]}}')
+    path = write_configuration(sglang_environment, tmp_path / "opsctl.yaml")
+    document = yaml.safe_load(path.read_text())
+    flags = document["profiles"]["eagle3"]["flags"]
+    flags |= {"speculative-adaptive": True, "speculative-adaptive-config": str(steps)}
+    path.write_text(yaml.safe_dump(document))
+
+    with Serving(("--config", str(path)), tmp_path / "state") as serving:
+        first = await asyncio.to_thread(serving.wait_serving, "eagle3")
+        job = Job(f"http://{first['listen']}", SERVED_NAME, max_tokens=400)
+        seen: list[int | None] = []
+        for streams, wanted in ((1, 3), (6, 0), (1, 3)):
+            enough = asyncio.Event()
+            traffic = asyncio.create_task(keep_busy(job, streams, enough))
+            try:
+                await steps_reach(serving, wanted)
+                seen.append(wanted)
+            finally:
+                enough.set()
+                assert (await traffic).failed == []
+        assert seen == [3, 0, 3]
+        after = serving.status()
+        assert after is not None
+        assert after["engine"]["pid"] == first["engine"]["pid"]
+        assert after["switches"] == 0
+        assert serving.opsctl("stop").returncode == 0
+
+
+async def steps_reach(serving: Serving, wanted: int) -> None:
+    """Wait until the status tells of `wanted` draft steps."""
+
+    def reached() -> bool:
+        status = serving.status()
+        return status is not None and status["load"]["speculative_steps"] == wanted
+
+    await asyncio.to_thread(
+        lambda: wait_until(reached, seconds=120, what=f"{wanted} draft steps", every=0.3)
+    )
+
+
 async def test_a_stop_in_the_middle_of_a_start_leaves_nothing(
     configuration: Path, tmp_path: Path
 ) -> None:
