@@ -16,29 +16,32 @@ from packaging.utils import canonicalize_name
 
 from opsctl.profiles.catalogue_environment import environment
 from opsctl.profiles.catalogue_flags import FlagReader
+from opsctl.profiles.catalogue_locate import dist_infos, sources_root
 from opsctl.profiles.catalogue_model import Catalogue, CatalogueError
-from opsctl.profiles.catalogue_static import Sources
+from opsctl.profiles.catalogue_static import AGAIN, Sources
 
-_DIST_INFO = re.compile(r"sglang-(?P<version>[0-9][^-]*)\.dist-info")
 _ENTRY = re.compile(rb"^EntryClass\b", re.MULTILINE)
-_AGAIN = "install that SGLang again, or name its version with --sglang-version"
 
 
 def read(site_packages: Path) -> Catalogue:
     """Read the SGLang in a `site-packages` folder; raises CatalogueError."""
-    package = site_packages / "sglang"
     try:
-        if not package.is_dir():
+        root = sources_root(site_packages)
+        if root is None:
             raise CatalogueError(f"no SGLang in {site_packages}")
         version, pins = _metadata(site_packages)
-        sources = Sources(site_packages)
         with _collector_paused():
+            sources = Sources(root)
             reader = FlagReader(sources)
             flags = reader.flags()
             variables, deprecated = environment(sources)
-        models = frozenset(_models(package / "srt" / "models"))
+        models = frozenset(_models(root / "sglang" / "srt" / "models"))
     except OSError as error:
-        raise CatalogueError(f"{error.filename}: {error.strerror}", hint=_AGAIN) from error
+        raise CatalogueError(f"{error.filename}: {error.strerror}", hint=AGAIN) from error
+    except RecursionError as error:
+        raise CatalogueError(f"{site_packages}: too deeply nested to read", hint=AGAIN) from error
+    if not models:
+        raise CatalogueError(f"{root}: SGLang is incomplete there: no models", hint=AGAIN)
     return Catalogue(
         version=version,
         flags=MappingProxyType(dict(sorted(flags.items()))),
@@ -63,25 +66,25 @@ def _collector_paused() -> Iterator[None]:
 
 
 def _metadata(site_packages: Path) -> tuple[str, dict[str, str]]:
-    folders = [path for path in site_packages.iterdir() if _DIST_INFO.fullmatch(path.name)]
+    folders = dist_infos(site_packages)
     if not folders:
         raise CatalogueError(
             f"{site_packages}: SGLang has no dist-info there, so its version is unknown",
-            hint=_AGAIN,
+            hint=AGAIN,
         )
     if len(folders) > 1:
-        names = ", ".join(sorted(path.name for path in folders))
+        names = ", ".join(path.name for path in folders)
         raise CatalogueError(
-            f"{site_packages}: several versions of SGLang claim this folder: {names}", hint=_AGAIN
+            f"{site_packages}: several versions of SGLang claim this folder: {names}", hint=AGAIN
         )
     path = folders[0] / "METADATA"
     try:
         headers = HeaderParser().parsestr(path.read_text(encoding="utf-8", errors="replace"))
     except FileNotFoundError as error:
-        raise CatalogueError(f"{path} is missing", hint=_AGAIN) from error
+        raise CatalogueError(f"{path} is missing", hint=AGAIN) from error
     version = headers.get("Version")
     if not version:
-        raise CatalogueError(f"{path}: no version in it", hint=_AGAIN)
+        raise CatalogueError(f"{path}: no version in it", hint=AGAIN)
     return version, dict(_pins(headers.get_all("Requires-Dist") or []))
 
 

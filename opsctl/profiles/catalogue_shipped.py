@@ -23,8 +23,11 @@ _MARKS = ("many", "bare", "required", "refused")
 _Row = list[Any]
 
 
-def encode(catalogues: Sequence[Catalogue]) -> str:
-    """Write catalogues, oldest first, as text in which a new fact is a new line."""
+def encode(catalogues: Sequence[Catalogue], *, wheels: Sequence[str]) -> str:
+    """Write catalogues, oldest first, as text in which a new fact is a new line.
+
+    `wheels` are the SHA-256 of the wheels that they were read from.
+    """
     flags = [flag for catalogue in catalogues for flag in catalogue.flags.values()]
     choices = sorted({flag.choices for flag in flags if flag.choices is not None})
     files = sorted({_file_and_line(flag)[0] for flag in flags})
@@ -44,6 +47,7 @@ def encode(catalogues: Sequence[Catalogue]) -> str:
         "schema": SCHEMA,
         "notice": NOTICE,
         "versions": [catalogue.version for catalogue in catalogues],
+        "wheels": list(wheels),
         "files": files,
     }
     lines = [f"{json.dumps(key)}: {_compact(value)}" for key, value in head.items()]
