@@ -92,10 +92,14 @@ def _content(
     for key in ("model", "draft_model", "served_name"):
         value = arguments.keys.get(key)
         if value is not None:
+            _note_references(key, value, paths.notes)
             content[key] = (
                 form(value) if key == "served_name" else _path(paths.model(value, key), form)
             )
     if arguments.flags:
+        for flag, values in arguments.flags.items():
+            for value in values:
+                _note_references(f"--{flag}", value, paths.notes)
         content["flags"] = {
             flag: _flag(tuple(map(paths.argument, values)), form)
             for flag, values in arguments.flags.items()
@@ -152,7 +156,8 @@ def _environment(
             paths.notes.add(f"`{name}` is set, but empty: opsctl removes it instead")
             made[name] = None
         elif name != "PATH" or not _as_opsctl_makes_it(found, value, paths.notes):
-            made[name] = _variable(name, paths.variable(name, value), paths.notes, form)
+            _note_references(name, value, paths.notes)
+            made[name] = form(paths.variable(name, value))
     return made
 
 
@@ -170,13 +175,13 @@ def _as_opsctl_makes_it(found: Launch, path: Value, notes: Notes) -> bool:
     return False
 
 
-def _variable(name: str, value: Value, notes: Notes, form: Callable[[Value], str]) -> str:
+def _note_references(what: str, value: Value, notes: Notes) -> None:
     for reference in value.references():
-        if reference.name != "HOME":
-            must = "if it is set" if reference.default == "" else "it must be set for opsctl"
-            must = must if not reference.default else "if it is set, else its default"
-            notes.add(f"`{name}` takes ${reference.name} from opsctl's own environment, {must}")
-    return form(value)
+        if reference.name == "HOME":
+            continue
+        must = "it must be set for opsctl" if reference.default is None else "if it is set there"
+        must += ", else its default" if reference.default else ""
+        notes.add(f"`{what}` takes ${reference.name} from opsctl's own environment; {must}")
 
 
 def _secret(name: str, value: Value, notes: Notes) -> dict[str, str] | None:

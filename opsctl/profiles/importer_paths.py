@@ -67,7 +67,7 @@ class Paths:
         if not inside:
             return value
         target, source = max(inside, key=lambda mount: len(mount[0]))
-        moved = source.plus(value.after(len(target.rstrip("/"))))
+        moved = source.known().plus(value.after(len(target.rstrip("/"))))
         self.notes.add(f"`{value.plain()}` in the container is `{moved.plain()}` on the host")
         return moved
 

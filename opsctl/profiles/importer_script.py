@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from opsctl.profiles.importer_launch import Launch, Wrapped, program, seen_from
-from opsctl.profiles.importer_lexer import MAX_DEPTH, tokens
+from opsctl.profiles.importer_lexer import tokens
 from opsctl.profiles.importer_options import options
+from opsctl.profiles.importer_quotes import MAX_DEPTH
 from opsctl.profiles.importer_shell import Shell, assignment, commands
 from opsctl.profiles.importer_text import At, Command, CommandTextError, Notes, Word
 from opsctl.profiles.importer_values import Reference, Value, text

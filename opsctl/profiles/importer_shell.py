@@ -181,7 +181,8 @@ class Shell:
 
     def _pieces(self, part: Part, *, tilde: bool, colons: bool) -> tuple[Piece, ...]:
         if isinstance(part, Unknown):
-            return (part,)
+            here = self.directory if (part.text or "").strip() == "pwd" else None
+            return (part,) if here is None else here.pieces
         if isinstance(part, Parameter):
             return self._parameter(part)
         if part.quoted or "~" not in part.text:
@@ -227,6 +228,8 @@ class Shell:
             return known
         if name in self.removed:
             return Value((), at)
+        if name == "PWD" and self.directory is not None:
+            return self.directory
         return Value((Reference(name, "" if name.endswith("PATH") else None),), at)
 
 

@@ -74,7 +74,7 @@ class Value:
 
     def plain(self) -> str:
         """The text with references as they are written; not to be told from text like them."""
-        return "".join(p if isinstance(p, str) else getattr(p, "text", "") for p in self.pieces)
+        return "".join(p if isinstance(p, str) else p.text or "" for p in self.pieces)
 
     def written(self) -> str:
         """The text for opsctl.yaml, where `$$` stands for a `$` that starts no reference."""

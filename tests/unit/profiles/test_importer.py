@@ -201,6 +201,15 @@ def test_what_cannot_be_said_is_noted(pasted: str, word: str) -> None:
     assert word in noted(pasted)
 
 
+def test_the_working_directory_is_known_after_cd() -> None:
+    text = "cd /w; docker run -v $(pwd)/m:/m -v $PWD/d:/d img {} --model /m/x --chat-template /d/t"
+    found = written(text.format(RUN.partition(" --model")[0]))
+    assert (found["model"], found["flags"]) == ("/w/m/x", {"chat-template": "/w/d/t"})
+    with pytest.raises(CommandTextError, match=r"command:1:15: a command substitution"):
+        parse("docker run -v $(pwd):/m img " + RUN)
+    assert "`--x` takes $Y from opsctl's own environment; it must" in noted(f"{RUN} --x $Y")
+
+
 def test_notes_stand_on_top_of_yaml_that_loads() -> None:
     imported = parse(f"A=$'x\\ny' nohup {RUN} --tp $TP --y \"${{Z}}\" --s 'on' &", name="n")
     text = render(imported)
