@@ -160,7 +160,8 @@ def _mount(wrapped: Wrapped, option: Option) -> tuple[str, Value] | None:
         return None
     if is_relative(source):
         source = seen_from(wrapped.shell.directory, source)
-    wrapped.note(f"volume: `{target}` in the container is `{source.plain()}` on the host")
+    shown = f"`{source.plain()}`" if source.unknown is None else "not in the text"
+    wrapped.note(f"volume: `{target}` in the container is {shown} on the host")
     return target.rstrip("/") or "/", source
 
 

@@ -226,7 +226,11 @@ class _Script:
         """The launch in a quoted command, which sees what is exported to it."""
         plain = source.known().plain()
         if self.depth >= MAX_DEPTH or (source.literal is None and "'" in plain):
-            raise CommandTextError(source.at, "this quoted command is not understood")
+            raise CommandTextError(
+                source.at,
+                "this quoted command is not understood",
+                hint="write the values of its variables, or the command without quotes around it",
+            )
         given = {n: v for n, v in wrapped.environment.items() if v is not None}
         removed = {n: None for n, v in wrapped.environment.items() if v is None}
         shell = replace(

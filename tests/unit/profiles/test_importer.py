@@ -201,6 +201,40 @@ def test_what_cannot_be_said_is_noted(pasted: str, word: str) -> None:
     assert word in noted(pasted)
 
 
+def test_commands_in_the_shape_they_are_published_in() -> None:
+    flat = """
+#!/bin/bash
+export HF_TOKEN="" model=org/name tp=2
+sudo docker run --gpus all --shm-size 32g -p 30000:30000 \\
+    --mount type=bind,source=/srv,target=/mnt -v $(pwd):/workspace --entrypoint "" \\
+    --env HF_TOKEN=$HF_TOKEN --env PYTHONPATH=/mnt/python --ipc=host \\
+    lmsysorg/sglang:latest \\
+    python3 -m sglang.launch_server --model-path ${model} --host 0.0.0.0 --tp ${tp} \\
+      --chat-template /mnt/t.jinja --attention-backend flashinfer --attention-backend triton
+
+    # --dp 1
+"""
+    found = written(flat)
+    assert (found["model"], environment(flat)) == (
+        "org/name", {"HF_TOKEN": None, "PYTHONPATH": "/srv/python"}
+    )  # fmt: skip
+    assert flags(flat) == {
+        "tp": 2, "chat-template": "/srv/t.jinja", "attention-backend": "triton",
+    }  # fmt: skip
+    nested = """
+MODEL=/m; GPU=3
+CUDA_VISIBLE_DEVICES=$GPU conda run -n sg --no-capture-output bash -c "export A=1
+    python -m sglang.launch_server --model-path '$MODEL' --port 30001" > "$LOG/s.log" 2>&1 &
+PIDS+=($!)
+"""
+    assert environment(nested) == {"CUDA_VISIBLE_DEVICES": "3", "A": "1"}
+    assert written(nested)["model"] == "/m"
+
+
+def test_what_is_set_in_a_pipe_or_in_the_background_is_not_known() -> None:
+    assert flags(f'A=1 | cat; B=2 &\n{RUN} --x "$A$B"') == {"x": "${A}${B}"}
+
+
 def test_the_working_directory_is_known_after_cd() -> None:
     text = "cd /w; docker run -v $(pwd)/m:/m -v $PWD/d:/d img {} --model /m/x --chat-template /d/t"
     found = written(text.format(RUN.partition(" --model")[0]))
