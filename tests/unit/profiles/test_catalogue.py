@@ -1,4 +1,4 @@
-"""The shipped catalogue, argparse's rules of abbreviation, and where an interpreter's packages are."""
+"""The shipped catalogue, argparse's rules of abbreviation, an interpreter's packages."""
 
 from __future__ import annotations
 
@@ -101,13 +101,13 @@ def test_what_changed_went_away_and_came_back_survives_writing_and_reading() -> 
 # --- argparse's rules ----------------------------------------------------------------------------
 
 
-class Refusal(Exception):
+class RefusalError(Exception):
     pass
 
 
 class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise Refusal(message)
+        raise RefusalError(message)
 
 
 @cache
@@ -123,7 +123,7 @@ def parser(version: str) -> Parser:
 def by_argparse(version: str, option: str) -> tuple[str, object]:
     try:
         got = parser(version).parse_args([f"--{option}"]).got
-    except Refusal as refusal:
+    except RefusalError as refusal:
         said = str(refusal)
         if "ambiguous" not in said:
             return ("unknown", None)

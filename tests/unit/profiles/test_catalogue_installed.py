@@ -1,4 +1,4 @@
-"""Reading an installation: both ways in which SGLang declares flags, and what is broken about it."""
+"""Reading an installation: both ways of declaring flags, and what may be broken about it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from opsctl.profiles.catalogue_model import Catalogue as Model
 OLD = """
     import argparse, dataclasses
     from sglang.srt.choices import BACKENDS, Mode
-    from sglang.srt.actions import DeprecatedAction, Renamed
+    from sglang.srt.actions import DeprecatedAction, DeprecatedAlias as Renamed
     POLICIES = ["lru"] + ["lfu"]
     POLICIES += ["fifo"]
     POLICIES.append("lifo")
@@ -100,7 +100,7 @@ FIELDS = """
         raw: A[List[str], Arg(help="h", type_parser=json_list_type)] = None
         either: A[Union[str, List[str]], "help"] = None
         overlap: A[Optional[bool], Arg(help="h", action=argparse.BooleanOptionalAction)] = None
-        paths: A[Optional[dict], Arg(action=Paths, action_kwargs={"type": str, "nargs": "*"})] = None
+        paths: A[dict, Arg(action=Paths, action_kwargs={"type": str, "nargs": "*"})] = None
         image: A[bool, "Deprecated. Use --backend=pil instead."] = False
 """
 COMMON = {
@@ -121,8 +121,6 @@ COMMON = {
             def __init__(self, option_strings, dest, error_message=None, nargs=0, **kwargs): ...
         class DeprecatedAlias(argparse.Action):
             def __init__(self, option_strings, dest, new_flag=None, **kwargs): ...
-        class Renamed(DeprecatedAlias): ...
-        Renamed = DeprecatedAlias
     """,
     "sglang/srt/names.py": "NAMES = {'kimi': a.Detector, 'qwen': b.Detector}",
     "sglang/srt/environ.py": """
@@ -133,7 +131,9 @@ COMMON = {
             SGLANG_COUNT = EnvInt(2 ** 4)
             SGLANG_FOLDER = EnvStr(os.path.expanduser("~/.cache"))
             SGLANG_NEW = EnvBoolWithAlias(False, deprecated_name="SGLANG_OLD")
-        _DEPRECATED_ENVS = {"SGLANG_FORMER": _DeprecatedEnv(replacement="SGLANG_ON", note="Now on.")}
+        _DEPRECATED_ENVS = {
+            "SGLANG_FORMER": _DeprecatedEnv(replacement="SGLANG_ON", note="Now on.")
+        }
         def _print_deprecated_env(new_name, old_name): ...
         _print_deprecated_env("SGLANG_ON", "SGLANG_ONCE")
     """,
@@ -203,7 +203,9 @@ def test_flags_added_by_hand_are_read(old: Path) -> None:
     assert flags["no-overlap"] is flags["overlap"]
     assert facts(flags["overlap"]) == ("optional-switch", None, None, "true", False, False)
     assert {"host", "port", "help"} <= flags.keys()
-    assert flags["trust"].where == "sglang/srt/server_args.py:36"
+    lines = (old / "sglang/srt/server_args.py").read_text().splitlines()
+    (line,) = (number for number, text in enumerate(lines, 1) if '"--trust"' in text)
+    assert flags["trust"].where == f"sglang/srt/server_args.py:{line}"
 
 
 def test_what_the_source_says_of_deprecated_flags_is_kept(old: Path) -> None:
