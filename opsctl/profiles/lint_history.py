@@ -43,13 +43,21 @@ GIVEN_UP: Mapping[str, str] = {
 }
 """Removed flag and what to do instead."""
 
+_PCIE = (
+    "remove it; SGLang 0.5.22 and later have the environment variable "
+    "SGLANG_ENABLE_PCIE_IPC_ALLREDUCE for the same purpose"
+)
 FORKS: Mapping[str, str] = {
-    "enable-pcie-oneshot-allreduce": (
-        "a fork has it; SGLang 0.5.22 and later have the environment variable "
-        "SGLANG_ENABLE_PCIE_IPC_ALLREDUCE for the same purpose"
-    ),
+    "enable-pcie-oneshot-allreduce": _PCIE,
+    "enable-pcie-oneshot-allreduce-fusion": _PCIE,
+    "pcie-oneshot-allreduce-max-size": "remove it; upstream has SGLANG_PCIE_IPC_MAX_NUMEL",
 }
 """Flags seen in launch commands for this hardware that no release of SGLang ever had."""
+
+FORK_CHOICES: Mapping[str, str] = {
+    "b12x": "b12x is a fork's backend; upstream has flashinfer_cutlass and triton for SM120",
+}
+"""Values seen in launch commands for this hardware that no release of SGLang ever had."""
 
 GONE_VARIABLES: Mapping[str, str] = {
     "SGLANG_ENABLE_SPEC_V2": (

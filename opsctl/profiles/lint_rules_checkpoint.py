@@ -9,6 +9,7 @@ from opsctl.profiles.lint_quantization import quantization
 from opsctl.profiles.lint_subject import Subject, whole
 
 _SHOWN = 3
+_MOST_RANKS = 1024
 
 
 def _attention_ranks(s: Subject) -> int | None:
@@ -39,8 +40,8 @@ def _heads(s: Subject) -> Iterator[Complaint]:
 
 
 def _fitting(heads: int, ranks: int) -> str:
-    fitting = [size for size in range(1, ranks) if heads % size == 0]
-    return f"use {max(fitting)} ranks or fewer that divide {heads}"
+    sizes = range(1, min(ranks, heads, _MOST_RANKS) + 1)
+    return f"use {max(size for size in sizes if heads % size == 0)} ranks, which divides {heads}"
 
 
 def _gpus(s: Subject) -> Iterator[Complaint]:

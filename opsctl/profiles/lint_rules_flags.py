@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 
 from opsctl.profiles.catalogue_model import Flag
-from opsctl.profiles.lint_history import FORKS, GIVEN_UP, REPLACED
+from opsctl.profiles.lint_history import FORK_CHOICES, FORKS, GIVEN_UP, REPLACED
 from opsctl.profiles.lint_model import Complaint, Rule
 from opsctl.profiles.lint_subject import Setting, Subject, whole
 
@@ -147,6 +147,7 @@ def _choice(s: Subject) -> Iterator[Complaint]:
             if text not in flag.choices:
                 near = get_close_matches(text, flag.choices, n=1)
                 hint = f"did you mean `{near[0]}`? " if near else ""
+                hint = f"{FORK_CHOICES[text]}. " if text in FORK_CHOICES else hint
                 what = f"{_short(text)} is not a choice of `--{setting.written}`"
                 yield Complaint(setting.key, what, f"{hint}Choices: {_listed(flag.choices)}")
 

@@ -100,6 +100,12 @@ def _no_kernels(s: Subject) -> Iterator[Complaint]:
             yield Complaint(setting.key, f"{backend} has no kernels for SM120")
 
 
+def _fa4(s: Subject) -> Iterator[Complaint]:
+    for setting, backend in s.attention_backends():
+        if s.sm120 and backend == "fa4":
+            yield Complaint(setting.key, "fa4 was seen to refuse a paged KV cache on SM120")
+
+
 def _sm100_attention(s: Subject) -> Iterator[Complaint]:
     for setting, backend in s.attention_backends():
         if s.sm120 and backend in SM100_ATTENTION:
@@ -274,6 +280,14 @@ RULES = (
         "Use triton or flashinfer.",
         "sglang-kernel 0.4.10 `flash_ops`, `flashmla_ops`",
         _no_kernels,
+    ),
+    Rule(
+        "sm120-fa4",
+        "warning",
+        "One report: `AssertionError: Paged KV not supported on SM 12.0`.",
+        "Use triton or flashinfer.",
+        "a public tuning log for RTX PRO 6000, 2026",
+        _fa4,
     ),
     Rule(
         "sm120-sm100-attention",

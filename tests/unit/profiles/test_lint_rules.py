@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -181,6 +181,7 @@ FIRES: list[tuple[str, Case, str]] = [
     ("sm120-trtllm-mla", Case(23, {"decode-attention-backend": "trtllm_mla"}), "flags.decode"),
     ("sm120-no-kernels", Case(23, {"prefill-attention-backend": "fa3"}), "flags.prefill"),
     ("sm120-no-kernels", Case(23, {"attention-backend": "flashmla"}), "flags.attention-backend"),
+    ("sm120-fa4", Case(23, {"attention-backend": "fa4"}), "flags.attention-backend"),
     ("sm120-sm100-attention", Case(23, {"attention-backend": "cutedsl_mla"}), "flags.attention"),
     ("sm120-sm100-attention", Case(14, {"attention-backend": "tokenspeed_mla"}), "flags.attention"),
     ("sm120-trtllm-mha", Case(23, {"attention-backend": "trtllm_mha"}), "flags.attention-backend"),
@@ -436,6 +437,7 @@ QUIET: list[tuple[str, Case]] = [
     ("sm120-trtllm-mla", Case(23, {"attention-backend": "trtllm_mla"}, host=Host((10, 0)))),
     ("sm120-trtllm-mla", Case(23, {"attention-backend": "triton"})),
     ("sm120-no-kernels", Case(23, {"attention-backend": "flashinfer"})),
+    ("sm120-fa4", Case(23, {"attention-backend": "fa4"}, host=Host((10, 0)))),
     ("sm120-sm100-attention", Case(23, {"attention-backend": "cutedsl_mla"}, host=Host())),
     ("sm120-trtllm-mha", Case(10, {"decode-attention-backend": "trtllm_mha"})),
     ("sm120-sm100-runner", Case(23, {"moe-runner-backend": "flashinfer_cutlass"})),
@@ -567,6 +569,64 @@ def test_does_not_fire_next_door(code: str, case: Case) -> None:
     assert [finding for finding in case.lint() if finding.code == code] == []
 
 
+ONLY_SM120 = [x for x in FIRES if x[0].startswith(("sm120", "pcie")) or x[0] == "hidden-fp8-kv"]
+
+
+@pytest.mark.parametrize(("code", "case", "key"), ONLY_SM120, ids=map(label, ONLY_SM120))
+@pytest.mark.parametrize("capability", [None, (10, 0), (9, 0)], ids=str)
+def test_what_is_wrong_on_sm120_only_is_not_told_elsewhere(
+    code: str, case: Case, key: str, capability: tuple[int, int] | None
+) -> None:
+    elsewhere = replace(case, host=replace(case.host, compute_capability=capability))
+    assert [finding for finding in elsewhere.lint() if finding.code == code] == []
+
+
+FLAT = {"candidate_steps": [1, 3]}
+ZERO = {"1": {"candidate_steps": [0, 3]}}
+WITHOUT_TOPK = {k: v for k, v in ADAPTIVE.items() if k != "speculative-eagle-topk"}
+BOUNDARIES: list[tuple[str, Case, bool]] = [
+    ("adaptive-excluded", Case(18, WITHOUT_TOPK), True),
+    ("adaptive-excluded", Case(19, WITHOUT_TOPK), False),
+    ("adaptive-file", Case(12, ADAPTIVE_FILE, host=host(adaptive=FLAT)), False),
+    ("adaptive-file", Case(13, ADAPTIVE_FILE, host=host(adaptive=FLAT)), True),
+    ("adaptive-file", Case(13, ADAPTIVE_FILE, host=host(adaptive=ZERO)), True),
+    ("adaptive-file", Case(14, ADAPTIVE_FILE, host=host(adaptive=ZERO)), False),
+    ("adaptive-file", Case(12, ADAPTIVE_FILE, host=host(adaptive={"ema_alpha": 0.1})), False),
+    ("adaptive-file", Case(13, ADAPTIVE_FILE, host=host(adaptive={"1": {}})), True),
+    ("adaptive-file", Case(12, ADAPTIVE_FILE, host=host(adaptive={"candidate_steps": [3]})), True),
+    (
+        "adaptive-file",
+        Case(13, ADAPTIVE_FILE, host=host(adaptive={"1": {"candidate_steps": [3]}})),
+        False,
+    ),
+    ("adaptive-steps", Case(13, ADAPTIVE | {"speculative-num-steps": 2}), False),
+    ("adaptive-steps", Case(14, ADAPTIVE | {"speculative-num-steps": 2}), True),
+    ("adaptive-steps", Case(19, ADAPTIVE | {"speculative-num-steps": 5}), True),
+    ("adaptive-steps", Case(20, ADAPTIVE | {"speculative-num-steps": 5}), False),
+    ("adaptive-steps", Case(14, ADAPTIVE | {"speculative-num-steps": 0}), False),
+    ("adaptive-no-zero", Case(13, ADAPTIVE), False),
+    ("adaptive-no-zero", Case(14, ADAPTIVE_FILE, host=host(adaptive={"1": FLAT})), True),
+    ("adaptive-no-zero", Case(14, ADAPTIVE), False),
+    ("sm120-deepgemm", Case(12, host=host(checkpoint=NVFP4)), True),
+    ("sm120-deepgemm", Case(13, host=host(checkpoint=NVFP4)), False),
+    ("spec-v2-tree", Case(10, TREE, {"SGLANG_ENABLE_SPEC_V2": "1"}), True),
+]
+
+
+@pytest.mark.parametrize(("code", "case", "fires"), BOUNDARIES, ids=map(label, BOUNDARIES))
+def test_a_rule_holds_for_the_releases_it_says(code: str, case: Case, fires: bool) -> None:
+    assert any(finding.code == code for finding in case.lint()) is fires
+
+
+@pytest.mark.parametrize(("patch", "words"), [(12, "may choose an SM100"), (13, "left to SGLang")])
+def test_the_runner_of_nvfp4_experts_is_told_as_the_release_chooses_it(
+    patch: int, words: str
+) -> None:
+    found = Case(patch, host=host(checkpoint=NVFP4)).lint()
+    [finding] = [x for x in found if x.code == "sm120-implicit-runner"]
+    assert words in finding.message
+
+
 def test_every_rule_has_a_case_that_fires_and_one_that_does_not() -> None:
     codes = {rule.code for rule in RULES} - WITHOUT_A_CASE
     assert codes - {code for code, _, _ in FIRES} == set()
@@ -587,8 +647,6 @@ def changed(change: Callable[[Any], Any]) -> tuple[Finding, ...]:
 
 
 def test_a_flag_that_the_release_only_knows_to_stop_at_is_an_error() -> None:
-    from dataclasses import replace
-
     def refuse(catalogue: Any) -> Any:
         flag = replace(catalogue.flags["tp-size"], refused=True, deprecated="use --other")
         return replace(catalogue, flags={**catalogue.flags, "tp-size": flag})
@@ -600,8 +658,6 @@ def test_a_flag_that_the_release_only_knows_to_stop_at_is_an_error() -> None:
 
 @pytest.mark.parametrize("version", ["0.5.24", "0.5.8", "0.6.0", "0.0.0.dev1", "unknown"])
 def test_a_release_the_rules_were_not_checked_with_is_said(version: str) -> None:
-    from dataclasses import replace
-
     [finding] = changed(lambda catalogue: replace(catalogue, version=version))
     assert (finding.code, finding.severity, finding.key) == ("other-release", "info", "python")
 
