@@ -11,7 +11,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 \
 	--no-emit-index-url --no-header --no-annotate
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-sglang test-lowest check fix bench lock clean
+.PHONY: help demo test test-fast test-sglang test-lowest check fix bench catalogue lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ fix: $(STAMP) ## apply what ruff can repair, and format
 
 bench: $(STAMP) | nginx ## all benchmarks, one after the other
 	@set -e; for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python "$$file"; done
+
+catalogue: $(STAMP) ## read SGLang's releases anew for opsctl/profiles/catalogue_data (270 MB of wheels)
+	@$(BIN)/python -m opsctl.profiles.catalogue_build $(if $(WHEELS),--wheels $(WHEELS))
 
 lock: $(STAMP) ## work out the pins in requirements/ anew
 	@test -x $(BIN)/uv || $(BIN)/pip install -qq uv==$(UV_VERSION)

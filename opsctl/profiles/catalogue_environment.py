@@ -61,7 +61,8 @@ def _default(reader: Reader, call: ast.Call) -> str | None:
 
 def _deprecated(module: Module) -> Iterator[tuple[str, str]]:
     reader = Reader(module.scope)
-    for node in ast.walk(module.tree):
+    rest = [node for node in module.tree.body if not isinstance(node, ast.ClassDef)]
+    for node in ast.walk(ast.Module(rest, [])):
         match node:
             case ast.Call(func=ast.Name(id=function)) if function in _WARNINGS:
                 yield from _warned(reader, function, node)

@@ -7,12 +7,8 @@ import contextlib
 import gc
 import re
 from collections.abc import Iterator
-from email.parser import HeaderParser
 from pathlib import Path
 from types import MappingProxyType
-
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import canonicalize_name
 
 from opsctl.profiles.catalogue_environment import environment
 from opsctl.profiles.catalogue_flags import FlagReader
@@ -20,7 +16,12 @@ from opsctl.profiles.catalogue_locate import dist_infos, sources_root
 from opsctl.profiles.catalogue_model import Catalogue, CatalogueError
 from opsctl.profiles.catalogue_static import AGAIN, Sources
 
-_ENTRY = re.compile(rb"^EntryClass\b", re.MULTILINE)
+_ENTRY = b"\nEntryClass"
+_VERSION = re.compile(r"^Version: *(\S+)", re.MULTILINE)
+_REQUIREMENT = re.compile(
+    r"^Requires-Dist: *([A-Za-z0-9][A-Za-z0-9._-]*) *(?:\[[^\]]*\])? *\(?([^;()\n]*)\)?(.*)",
+    re.MULTILINE,
+)
 
 
 def read(site_packages: Path) -> Catalogue:
@@ -79,41 +80,42 @@ def _metadata(site_packages: Path) -> tuple[str, dict[str, str]]:
         )
     path = folders[0] / "METADATA"
     try:
-        headers = HeaderParser().parsestr(path.read_text(encoding="utf-8", errors="replace"))
+        headers = path.read_text(encoding="utf-8", errors="replace").partition("\n\n")[0]
     except FileNotFoundError as error:
         raise CatalogueError(f"{path} is missing", hint=AGAIN) from error
-    version = headers.get("Version")
-    if not version:
+    version = _VERSION.search(headers)
+    if version is None:
         raise CatalogueError(f"{path}: no version in it", hint=AGAIN)
-    return version, dict(_pins(headers.get_all("Requires-Dist") or []))
+    return version[1], dict(_pins(headers))
 
 
-def _pins(requirements: list[str]) -> Iterator[tuple[str, str]]:
-    """What SGLang itself requires, without its extras."""
-    for text in requirements:
-        try:
-            requirement = Requirement(text)
-        except InvalidRequirement:
-            continue
-        if requirement.marker is None or "extra" not in str(requirement.marker):
-            yield canonicalize_name(requirement.name), str(requirement.specifier)
+def _pins(headers: str) -> Iterator[tuple[str, str]]:
+    """What SGLang itself requires, without its extras: the name as pip compares it, the range.
+
+    The package `packaging` would take longer to load than all of this takes.
+    """
+    for name, specifier, marker in _REQUIREMENT.findall(headers):
+        if "extra" not in marker:
+            yield re.sub(r"[-_.]+", "-", name).lower(), re.sub(r"\s", "", specifier)
 
 
 def _models(folder: Path) -> Iterator[str]:
     """The architectures that SGLang registers: `EntryClass` of each module, by class name."""
     for path in sorted(folder.glob("*.py")):
-        content = path.read_bytes()
-        for match in _ENTRY.finditer(content):
-            statement = _first_statement(content[match.start() :].decode(errors="replace"))
+        content = b"\n" + path.read_bytes()
+        start = content.find(_ENTRY)
+        while start >= 0:
+            statement = _first_statement(content[start + 1 :].decode(errors="replace"))
             if isinstance(statement, ast.Assign | ast.AugAssign | ast.AnnAssign):
                 for node in ast.walk(statement.value or ast.Constant(None)):
                     if isinstance(node, ast.Name):
                         yield node.id
+            start = content.find(_ENTRY, start + 1)
 
 
 def _first_statement(text: str) -> ast.stmt | None:
     """Parse no more than needed: a model's module has thousands of lines."""
-    lines = text.splitlines()
+    lines = text.split("\n", 60)
     for end in range(1, min(len(lines), 60) + 1):
         try:
             return ast.parse("\n".join(lines[:end])).body[0]

@@ -264,7 +264,7 @@ def test_variables_pins_and_models_are_read(old: Path) -> None:
         "SGLANG_FORMER": "use SGLANG_ON. Now on.",
         "SGLANG_ONCE": "use SGLANG_ON",
     }
-    assert catalogue.pins == {"flashinfer-python": "==0.7.2", "torch": "<3,>=2"}
+    assert catalogue.pins == {"flashinfer-python": "==0.7.2", "torch": ">=2,<3"}
     assert catalogue.models == {"KimiA", "KimiB", "Qwen"}
 
 
