@@ -12,6 +12,7 @@ from opsctl.config.schema import Config, LaunchProfile
 from opsctl.profiles import catalogue as catalogues
 from opsctl.profiles import checkpoint as checkpoints
 from opsctl.profiles.catalogue import Catalogue
+from opsctl.profiles.catalogue_locate import sources_root
 from opsctl.profiles.flags import rendered
 from opsctl.profiles.lint import Finding, Host, lint, needs_history, note, simulated
 from opsctl.profiles.lint_rules_environment import DIRECTORIES, FILES
@@ -35,7 +36,7 @@ def installed(profile: LaunchProfile) -> Catalogue | None:
     """
     python = expand_home(profile.python or "python3", os.environ.get("HOME"))
     found = catalogues.site_packages_of(python)
-    if found is None or not (found / "sglang").is_dir():
+    if found is None or sources_root(found) is None:
         return None
     return catalogues.installed(found)
 
