@@ -34,12 +34,7 @@ def _rows(document: Document) -> Iterator[tuple[str, str]]:
     yield "profile", document["profile"] + (f" (switching to {target})" if target else "")
     yield "listen", document["listen"]
     yield "engine", _engine(document["engine"])
-    load = document["load"]
-    yield (
-        "load",
-        f"{_known(load['running'])} running, {_known(load['queued'])} queued, "
-        f"{load['held']} held, {load['in_flight']} in flight",
-    )
+    yield "load", _load(document["load"])
     gateway = document["gateway"]
     yield (
         "requests",
@@ -51,6 +46,15 @@ def _rows(document: Document) -> Iterator[tuple[str, str]]:
     yield from _decision(document)
     for name, until in document["quarantine"].items():
         yield "quarantine", f"{name} until {until}"
+
+
+def _load(load: Document) -> str:
+    stalled = load.get("waiting_for_client")
+    return (
+        f"{_known(load['running'])} running, {_known(load['queued'])} queued, "
+        f"{load['held']} held, {load['in_flight']} in flight"
+        + (f" ({stalled} wait for their client)" if stalled else "")
+    )
 
 
 def _engine(engine: Document | None) -> str:

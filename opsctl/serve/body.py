@@ -30,6 +30,8 @@ class Body:
         self._complete = not request.body_exists
         self._started = False
         self._expected = request.headers.get("Expect", "").lower() == "100-continue"
+        self.waiting = False
+        """Whether the engine waits for the client to send more of it."""
 
     @property
     def size(self) -> int:
@@ -92,8 +94,15 @@ class Body:
         self._started = True
         self._invite()
         self._kept = b""
-        while chunk := await self._next():
+        while chunk := await self._awaited():
             yield chunk
+
+    async def _awaited(self) -> bytes:
+        self.waiting = True
+        try:
+            return await self._next()
+        finally:
+            self.waiting = False
 
     async def _next(self) -> bytes:
         try:

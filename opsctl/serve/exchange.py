@@ -95,6 +95,11 @@ class Exchange:
             self._account(outcome)
         return self._reply.sent
 
+    @property
+    def waits_for_client(self) -> bool:
+        """Whether it is the client that has to go on, by sending its body or reading its answer."""
+        return self._reply.waiting or self._body.waiting
+
     def cut(self, reason: str) -> bool:
         """End the try in progress; True when part of an answer had reached the client."""
         if self._cut is not None or self._task is None:

@@ -19,15 +19,18 @@ from opsctl.serve import forward, own
 from opsctl.serve.body import CLIENT_BUFFER
 from opsctl.serve.exchange import Exchange, Floor
 from opsctl.serve.gate import Gate, Limits, Refusal
-from opsctl.serve.reply import Reply
+from opsctl.serve.reply import Reply, TurnedAway
 from opsctl.serve.traffic import GatewayCounters, Traffic
 from opsctl.serve.waiting import WaitingRoom
+from opsctl.system import descriptors
 
 _HEALTH_PATHS = ("/health", "/ready", "/ping")
 _MAX_HEAD = 2**15
 _STOP_GRACE = 2.0
 _UNAUTHORISED = Refusal(401, "invalid_api_key", "Send the API key as `Authorization: Bearer KEY`.")
 _NO_TUNNEL = Refusal(405, "method_not_allowed", "The gateway opens no tunnels.")
+_OWN_DESCRIPTORS = 128
+_CROWDED = Refusal(503, "too_many_connections", "The gateway has no connection to spare.", 5.0)
 _INTERNAL = Refusal(500, "gateway_error", "The gateway failed; its journal has the reason.")
 # aiohttp logs requests it cannot parse with their content, which may be a prompt or a key.
 _SILENT = logging.Logger("opsctl.gateway.protocol", level=logging.CRITICAL + 1)
@@ -50,6 +53,8 @@ class Gateway:
         self._web: Server | None = None
         self._listener: asyncio.Server | None = None
         self._idle: list[asyncio.Future[None]] = []
+        # A connection of a client may need a second one, to the engine.
+        self._most_connections = max(1, (descriptors.limit() - _OWN_DESCRIPTORS) // 2)
         self.metrics_source: Callable[[], Awaitable[str | None]] | None = None
         self.status_source: Callable[[], Mapping[str, object]] | None = None
 
@@ -60,6 +65,12 @@ class Gateway:
             raise PreconditionError("the gateway does not listen")
         host, port = self._listener.sockets[0].getsockname()[:2]
         return str(host), int(port)
+
+    @property
+    def listens_on(self) -> str:
+        """`HOST:PORT` as it stands in a URL."""
+        host, port = self.address
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     async def start(self, listen: str) -> None:
         """Listen on `HOST:PORT`; requests are held until `open`.
@@ -81,7 +92,7 @@ class Gateway:
             read_bufsize=CLIENT_BUFFER,
         )
         try:
-            self._listener = await loop.create_server(self._web, host, port, backlog=1024)
+            self._listener = await loop.create_server(self._accept, host, port, backlog=1024)
         except OSError as error:
             raise PreconditionError(
                 f"cannot listen on {listen}: {error.strerror or error}",
@@ -162,6 +173,7 @@ class Gateway:
         now = asyncio.get_running_loop().time() if oldest else 0.0
         return GatewayCounters(
             in_flight=len(in_flight),
+            waiting_for_client=sum(exchange.waits_for_client for exchange in in_flight.values()),
             held=gate.held + (floor.backing_off if floor else 0),
             held_bytes=gate.held_bytes,
             admitted_total=gate.admitted,
@@ -180,6 +192,13 @@ class Gateway:
         for future in waiters:
             if not future.done():
                 future.set_result(None)
+
+    def _accept(self) -> asyncio.BaseProtocol:
+        """Take a connection, as long as opsctl keeps descriptors for its own work."""
+        if self._web is None or len(self._web.connections) >= self._most_connections:
+            self.traffic.outcomes["rejected"] += 1
+            return TurnedAway(_CROWDED)
+        return self._web()
 
     async def _handle(self, request: BaseRequest) -> StreamResponse:
         reply = Reply(request)

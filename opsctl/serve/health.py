@@ -18,6 +18,7 @@ class Sight:
 
     time: float
     in_flight: int
+    """Requests that wait for the engine, not for their client."""
     last_bytes: float | None
     """When the last byte came from the engine to any client; None before the first."""
     loads: Loads | None

@@ -37,6 +37,24 @@ def error_body(refusal: Refusal) -> bytes:
     return json.dumps({"error": error}).encode()
 
 
+class TurnedAway(asyncio.Protocol):
+    """A connection that gets an error and its end, whatever it asks."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        self._refusal = refusal
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Answer at once: nothing of the client is waited for."""
+        body = error_body(self._refusal)
+        phrase = HTTPStatus(self._refusal.status).phrase.encode()
+        head = b"HTTP/1.1 %d %s\r\n" % (self._refusal.status, phrase)
+        head += b"Content-Type: application/json\r\nContent-Length: %d\r\n" % len(body)
+        head += b"Retry-After: %d\r\nConnection: close\r\n\r\n" % (self._refusal.retry_after or 1)
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - of a TCP server
+        transport.write(head + body)
+        transport.close()
+
+
 class Sent(StreamResponse):
     """Tells aiohttp's server that the response was written and whether the connection lives on."""
 
@@ -72,6 +90,8 @@ class Reply:
         self.answered_at: float | None = None
         self.event_stream = False
         self.finished = False
+        self.waiting = False
+        """Whether the client has to read before anything more is sent."""
 
     @property
     def sent(self) -> Sent:
@@ -137,9 +157,13 @@ class Reply:
 
     async def drain(self) -> None:
         """Wait until the client has read enough."""
-        # When the client leaves, the cancellation that follows says so; this is not the engine's.
-        with suppress(ConnectionError):
-            await self._request.writer.drain()
+        self.waiting = True
+        try:
+            # When the client leaves, the cancellation that follows says so; not the engine's fault.
+            with suppress(ConnectionError):
+                await self._request.writer.drain()
+        finally:
+            self.waiting = False
 
     def finish(self, head: bytes = b"") -> None:
         """End the response properly; `head` when there was no body at all."""

@@ -15,11 +15,15 @@ class GatewayCounters:
     """A snapshot. `last_progress` is the loop time of the last byte from the engine (None before
     the first); `oldest_in_flight` is in seconds, 0 when nothing is in flight.
 
+    `waiting_for_client` of those in flight wait for a client that does not send its body or does
+    not read its answer; the engine cannot move them.
+
     Only answers to requests that make the engine work (not GET or HEAD) count as progress:
     a hung engine still answers `/metrics`.
     """
 
     in_flight: int
+    waiting_for_client: int
     held: int
     held_bytes: int
     admitted_total: int
@@ -31,6 +35,11 @@ class GatewayCounters:
     rejected_total: int
     last_progress: float | None
     oldest_in_flight: float
+
+    @property
+    def at_engine(self) -> int:
+        """Requests that the engine has to move."""
+        return self.in_flight - self.waiting_for_client
 
 
 class Histogram:

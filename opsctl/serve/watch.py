@@ -73,7 +73,7 @@ class EngineWatch:
         missing = self._engine.process.missing_children()
         if missing:
             return ("child_lost", f"{', '.join(missing)} died while the main process lives")
-        hung = self._progress.observe(Sight(now, counters.in_flight, counters.last_progress, loads))
+        hung = self._progress.observe(Sight(now, counters.at_engine, counters.last_progress, loads))
         if hung is not None:
             return ("hang", hung)
         self._probe_when_idle(now, counters)
@@ -83,7 +83,7 @@ class EngineWatch:
 
     def _probe_when_idle(self, now: float, counters: GatewayCounters) -> None:
         """Traffic proves health better than any probe, so only an idle engine is asked."""
-        if counters.in_flight:
+        if counters.at_engine:
             self._next_probe = now + self._config.probe_every
             self._probe_failures = 0
             return

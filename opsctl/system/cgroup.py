@@ -111,7 +111,11 @@ def _may_create(directory: Path) -> bool:
 def _pids(group: Path) -> tuple[int, ...]:
     try:
         return tuple(int(line) for line in (group / "cgroup.procs").read_text().split())
-    except (OSError, ValueError):
+    except OSError as error:
+        if procfs.is_blind(error):
+            raise
+        return ()
+    except ValueError:
         return ()
 
 

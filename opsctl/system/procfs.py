@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import time
@@ -29,6 +30,11 @@ class ProcessStat:
     session: int
     cpu_time: int
     start_time: int
+
+
+def is_blind(error: OSError) -> bool:
+    """Whether it is this process that cannot read now, which proves nothing about others."""
+    return error.errno in {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 
 
 def parse_stat(text: str) -> ProcessStat | None:
@@ -237,8 +243,10 @@ def _readlink(path: str) -> str | None:
 def _read(path: str) -> bytes | None:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:  # gone, or not ours to read
-        return None
+    except OSError as error:
+        if is_blind(error):
+            raise
+        return None  # gone, or not ours to read
     try:
         return b"".join(iter(lambda: os.read(descriptor, 65536), b""))
     except OSError:

@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from opsctl.serve.exposition import merge, own_text
 from opsctl.serve.traffic import GatewayCounters, Traffic
 
-NOTHING = GatewayCounters(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, None, 0.0)
+NOTHING = GatewayCounters(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, None, 0.0)
 OWN = own_text(NOTHING, Traffic(), {"state": "ready", "nested": {"a": 1}}, engine_up=True)
 
 names = st.sampled_from(["a", "a_total", "a_sum", "a_bucket", "sglang:x", "opsctl_gateway_held"])
