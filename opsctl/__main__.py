@@ -14,6 +14,10 @@ def main() -> None:
         return
     from opsctl.cli.main import run
 
+    if None in (sys.stdin, sys.stdout, sys.stderr):
+        from opsctl.system.descriptors import ensure_standard_streams
+
+        ensure_standard_streams()
     sys.exit(run(sys.argv[1:]))
 
 

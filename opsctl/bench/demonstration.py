@@ -17,6 +17,7 @@ import aiohttp
 from opsctl.bench.traffic import Job, Summary, keep_busy, numbered_words
 from opsctl.errors import OpsctlError
 from opsctl.observe.events import parse_lines
+from opsctl.system import unix_socket
 
 MODEL = "demo"
 
@@ -151,16 +152,16 @@ class _Demo:
         return True
 
     async def _status(self) -> dict[str, object] | None:
-        path = str(self._directory / "run" / "control.sock")
-        connector = aiohttp.UnixConnector(path=path)
         timeout = aiohttp.ClientTimeout(total=5.0)
         try:
-            async with (
-                aiohttp.ClientSession(connector=connector, timeout=timeout) as session,
-                session.get("http://opsctl/v1/status") as response,
-            ):
-                document: dict[str, object] = await response.json()
-                return document
+            with unix_socket.address(self._directory / "run" / "control.sock") as path:
+                connector = aiohttp.UnixConnector(path=path)
+                async with (
+                    aiohttp.ClientSession(connector=connector, timeout=timeout) as session,
+                    session.get("http://opsctl/v1/status") as response,
+                ):
+                    document: dict[str, object] = await response.json()
+                    return document
         except (aiohttp.ClientError, OSError, TimeoutError):
             return None
 

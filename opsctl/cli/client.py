@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opsctl.errors import OpsctlError, TemporaryError
 from opsctl.serve.places import Places
+from opsctl.system import unix_socket
+
+if TYPE_CHECKING:
+    import aiohttp
 
 Document = dict[str, Any]
 
@@ -51,19 +55,16 @@ def ask(where: Places, method: str, path: str, body: Document | None = None) -> 
 async def _ask(where: Places, method: str, path: str, body: Document | None) -> Document:
     import aiohttp
 
-    connector = aiohttp.UnixConnector(path=str(where.socket))
     timeout = aiohttp.ClientTimeout(total=DEADLINE)
     try:
-        async with (
-            aiohttp.ClientSession(connector=connector, timeout=timeout) as session,
-            session.request(method, f"http://opsctl{path}", json=body) as response,
-        ):
-            if response.status == 403:
-                raise OpsctlError(await response.text())
-            document: Document = await response.json()
-            if response.status == 409:
-                raise _answered(document)
-            return document
+        with unix_socket.address(where.socket) as name:
+            async with (
+                aiohttp.ClientSession(
+                    connector=aiohttp.UnixConnector(path=name), timeout=timeout
+                ) as session,
+                session.request(method, f"http://opsctl{path}", json=body) as response,
+            ):
+                return await _document(response)
     except PermissionError as error:
         raise OpsctlError(
             f"may not speak to {where.socket}", hint="run as root or as the user that serves"
@@ -77,6 +78,15 @@ async def _ask(where: Places, method: str, path: str, body: Document | None) -> 
             f"no opsctl serves from {where.root}",
             hint="start one with `opsctl serve`, or name its directory with --state-dir",
         ) from error
+
+
+async def _document(response: aiohttp.ClientResponse) -> Document:
+    if response.status == 403:
+        raise OpsctlError(await response.text())
+    document: Document = await response.json()
+    if response.status == 409:
+        raise _answered(document)
+    return document
 
 
 def _answered(document: Document) -> OpsctlError:

@@ -16,6 +16,7 @@ from opsctl.serve.lifecycle import refusal
 from opsctl.serve.state import Phase
 from opsctl.serve.status import status
 from opsctl.serve.supervisor import Supervisor
+from opsctl.system import unix_socket
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -45,7 +46,8 @@ class Control:
         )
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
-        await web.UnixSite(self._runner, path).start()
+        with unix_socket.address(path) as name:
+            await web.UnixSite(self._runner, name).start()
         _make_private(path)
 
     async def close(self) -> None:

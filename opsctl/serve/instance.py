@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -28,9 +26,11 @@ from opsctl.serve.places import Places
 from opsctl.serve.state import State
 from opsctl.serve.status import status
 from opsctl.serve.supervisor import Supervisor
+from opsctl.system import descriptors
 from opsctl.system.cgroup import writable_parent
 from opsctl.system.lock import lock
 from opsctl.system.procfs import boot_id
+from opsctl.system.stderr import Stderr
 
 
 @dataclass(frozen=True)
@@ -69,18 +69,28 @@ def run(load: Callable[[], Config], wishes: Wishes, places: Places) -> None:
     """Serve until told to stop. Raises the OpsctlError that kept it from starting or ended it."""
     config = apply(load(), wishes)
     places.create()
+    descriptors.raise_limit()
+    stderr = Stderr()
     with lock(places.lock, what=str(places.root)):
-        uvloop.run(_Instance(config, load, wishes, places).run())
+        try:
+            uvloop.run(_Instance(config, load, wishes, places, stderr.say).run())
+        finally:
+            stderr.close()
 
 
 class _Instance:
     def __init__(
-        self, config: Config, load: Callable[[], Config], wishes: Wishes, places: Places
+        self,
+        config: Config,
+        load: Callable[[], Config],
+        wishes: Wishes,
+        places: Places,
+        say: Callable[[str], None],
     ) -> None:
         self._load = load
         self._wishes = wishes
         self._places = places
-        self._journal = Journal(places.events, echo=_say)
+        self._journal = Journal(places.events, echo=say)
         past = remembered.read(places.state)
         self._past = past
         key = config.serve.gateway.api_key
@@ -113,19 +123,18 @@ class _Instance:
             await supervisor.gateway.start(config.serve.listen)
             self._record_start()
             self._listen_to_signals()
-            await self._begin()
             await control.start(self._places.socket)
+            await self._begin()
             await supervisor.run()
         finally:
             await control.close()
             await supervisor.gateway.stop()
 
     def _record_start(self) -> None:
-        host, port = self._supervisor.gateway.address
         self._journal.record(
             "opsctl_started",
             pid=os.getpid(),
-            listen=f"{host}:{port}",
+            listen=self._supervisor.gateway.listens_on,
             auto_spec=self._wishes.auto_spec,
             profile=self._supervisor.config.serve.profile,
         )
@@ -197,10 +206,3 @@ class _Instance:
     async def _engine_metrics(self) -> str | None:
         engine = self._supervisor.keeper.engine
         return None if engine is None else await engine.client.metrics_text()
-
-
-def _say(line: str) -> None:
-    """Tell the terminal or systemd's journal; serving does not depend on either being there."""
-    with contextlib.suppress(OSError, ValueError):
-        sys.stderr.write(line + "\n")
-        sys.stderr.flush()

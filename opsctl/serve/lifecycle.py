@@ -189,7 +189,8 @@ def _begin_switch(state: State, now: float, rules: Rules, record: Record) -> Ste
 def refusal(state: State, profile: str) -> str | None:
     """Why a switch to `profile` cannot be begun now; None when it can."""
     if state.stopping_for_good or state.phase in {Phase.STOPPED, Phase.FAILED}:
-        return "opsctl is stopping"
+        begun = state.stopping_for_good or state.exit_code is not None
+        return "opsctl is stopping" if begun else f"opsctl is starting: {state.reason}"
     if state.drain_asked:
         return "drained by the operator; end the drain first (opsctl drain --off)"
     if state.phase is Phase.STOPPING:

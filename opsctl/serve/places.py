@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from opsctl.errors import PreconditionError
+
 
 @dataclass(frozen=True)
 class Places:
@@ -53,8 +55,17 @@ class Places:
         return self.root / "run" / "simulated-gpu.jsonl"
 
     def create(self) -> None:
-        """Make the directories; those with the socket and the log are private (0700)."""
-        self.root.mkdir(parents=True, exist_ok=True)
-        for path in (self.socket.parent, self.engine_log.parent):
-            path.mkdir(exist_ok=True)
-            path.chmod(0o700)
+        """Make the directories; those with the socket and the log are private (0700).
+
+        Raises PreconditionError when they cannot be made or belong to somebody else.
+        """
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            for path in (self.socket.parent, self.engine_log.parent):
+                path.mkdir(exist_ok=True)
+                path.chmod(0o700)
+        except OSError as error:
+            raise PreconditionError(
+                f"cannot keep state in {self.root}: {error.strerror} ({error.filename})",
+                hint="name another directory with --state-dir, OPSCTL_STATE_DIR or `state_dir`",
+            ) from error

@@ -77,7 +77,7 @@ class State:
 
     phase: Phase = Phase.STOPPED
     since: float = 0.0
-    reason: str = "not started"
+    reason: str = "looking for an engine of an earlier opsctl"
     generation: int = 0
     profile: str = ""
     """Profile of the engine that exists, or of the one about to be started."""

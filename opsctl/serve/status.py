@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from opsctl import __version__
 from opsctl.autospec.guards import vetoes
 from opsctl.serve.automation import Automation, Judgement
+from opsctl.serve.state import Phase, State
 from opsctl.serve.supervisor import LastFailure, Supervisor
 
 SCHEMA = "opsctl/status/v1"
@@ -18,17 +19,16 @@ Document = dict[str, object]
 def status(supervisor: Supervisor) -> Document:
     """The document that `opsctl status -o json` prints; durations in seconds."""
     state, now = supervisor.state, supervisor.clock()
-    host, port = supervisor.gateway.address
     return {
         "schema": SCHEMA,
         "version": __version__,
         "pid": os.getpid(),
-        "state": str(state.phase),
+        "state": _word(state),
         "since": _clock_time(state.since, now),
         "reason": state.reason,
         "profile": state.profile,
         "target": state.target,
-        "listen": f"{host}:{port}",
+        "listen": supervisor.gateway.listens_on,
         "engine": _engine(supervisor),
         "load": _load(supervisor),
         "gateway": _gateway(supervisor),
@@ -44,6 +44,12 @@ def status(supervisor: Supervisor) -> Document:
             if until > now
         },
     }
+
+
+def _word(state: State) -> str:
+    """The phase; `starting` also before the first one, while an earlier engine is looked for."""
+    begun = state.phase is not Phase.STOPPED or state.exit_code is not None
+    return str(state.phase if begun else Phase.STARTING)
 
 
 def _engine(supervisor: Supervisor) -> Document | None:
@@ -72,6 +78,7 @@ def _load(supervisor: Supervisor) -> Document:
         "queued": None if sample is None else sample.queued,
         "held": counters.held,
         "in_flight": counters.in_flight,
+        "waiting_for_client": counters.waiting_for_client,
         "accept_length": None if sample is None else sample.accept_length,
         "speculative_steps": None if look is None else look.speculative_steps,
     }

@@ -27,6 +27,8 @@ class Serving:
     arguments: tuple[str, ...]
     state_dir: Path
     environment: Mapping[str, str] = field(default_factory=dict)
+    # A command that runs the one behind it, such as `sh -c 'ulimit -n 256; exec "$0" "$@"'`.
+    wrapper: tuple[str, ...] = ()
     nonce: str = field(default_factory=lambda: os.urandom(8).hex())
     # Sessions of every engine seen: their members are the instance's even when orphaned.
     sessions: set[int] = field(default_factory=set)
@@ -35,7 +37,7 @@ class Serving:
         self.state_dir.mkdir(parents=True, exist_ok=True)
         with self.output.open("wb") as output:
             self.process = subprocess.Popen(
-                [str(OPSCTL), "serve", *self.arguments],
+                [*self.wrapper, str(OPSCTL), "serve", *self.arguments],
                 env={**self._environment(), NONCE: self.nonce},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
