@@ -239,7 +239,8 @@ def supervisor_that_serves(directory: Path) -> Supervisor:
     )
     automation.last = Judgement(supervisor.clock(), decision, ())
     supervisor.last_failure = LastFailure(0.0, "eagle3", "hang", "nothing moved")
-    supervisor.look = Look(LoadSample(0.0, running=1, queued=2, accept_length=2.4), speculative_steps=3)
+    sample = LoadSample(0.0, running=1, queued=2, accept_length=2.4)
+    supervisor.look = Look(sample, speculative_steps=3)
     supervisor.keeper.engine = RunningEngine(
         name="eagle3",
         profile=config.profiles["eagle3"],
