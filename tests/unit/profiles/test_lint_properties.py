@@ -34,7 +34,11 @@ texts = st.text(max_size=20) | st.sampled_from(
     ["EAGLE3", "NEXTN", "NGRAM", "0", "-1", "1", "8", "auto", "trtllm_mla", "fp8_e4m3", "true",
      "expandable_segments:True", "client", "modelopt_fp4", "9" * 40, "1e9", "nan"]
 )  # fmt: skip
-numbers = st.integers() | st.sampled_from([-1, 0, 1, 3, 4, 8, 48]) | st.floats(allow_nan=False, allow_infinity=False)
+numbers = (
+    st.integers()
+    | st.sampled_from([-1, 0, 1, 3, 4, 8, 48])
+    | st.floats(allow_nan=False, allow_infinity=False)
+)
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | texts,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
