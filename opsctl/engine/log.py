@@ -13,6 +13,7 @@ from pathlib import Path
 
 _LINE = 8192  # characters; a log line may hold a whole prompt
 _CHUNK = 1 << 20
+_TOO_FAR_BEHIND = 16 * _CHUNK
 
 
 class EngineLog:
@@ -58,7 +59,9 @@ class EngineLog:
         """Complete lines written since the last call, at most a megabyte of them.
 
         Carriage returns end a line too, because progress bars use them. Lines longer than 8192
-        characters are cut. Never raises: an unreadable file has no new lines.
+        characters are cut. When the engine writes faster than that for long, what is far behind is
+        passed over, because what it wrote last explains its death. Never raises: an unreadable
+        file has no new lines.
         """
         try:
             data = self._read()
@@ -82,7 +85,9 @@ class EngineLog:
         """Copy the file away and truncate it when it outgrew its limit.
 
         Waits until it was read to the end, unless the engine writes faster than it is read. On a
-        full disk the copy is given up and the file truncated all the same.
+        full disk the copy is given up and the file truncated all the same. Of a file that grew
+        far beyond the limit only the end is kept: copies are bounded, and the loop that makes
+        them has streams to pass on.
         """
         try:
             size = self.path.stat().st_size
@@ -106,6 +111,10 @@ class EngineLog:
                 self._decoder.reset()
                 self._partial, self._skipping = "", False
             self._inode = status.st_ino
+            if status.st_size - self._offset > _TOO_FAR_BEHIND:
+                self._offset = status.st_size - _CHUNK
+                self._decoder.reset()
+                self._partial, self._skipping = "", True  # in the middle of a line
             file.seek(self._offset)
             data = file.read(_CHUNK)
         self._offset += len(data)
@@ -133,7 +142,9 @@ class EngineLog:
                 older(number).replace(older(number + 1))
         fresh = older(1)
         try:
-            shutil.copyfile(self.path, fresh)
+            with self.path.open("rb") as source, fresh.open("wb") as target:
+                source.seek(max(0, os.fstat(source.fileno()).st_size - self._max_bytes))
+                shutil.copyfileobj(source, target, _CHUNK)
             fresh.chmod(0o600)
         except OSError:
             fresh.unlink(missing_ok=True)

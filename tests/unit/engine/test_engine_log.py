@@ -5,6 +5,7 @@ import errno
 import os
 import shutil
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
@@ -110,11 +111,11 @@ def test_a_writer_that_holds_the_file_open_goes_on_after_rotation(tmp_path: Path
 def test_a_full_disk_costs_the_copy_but_never_raises(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(source: Path, target: Path) -> None:
-        target.write_text("half")
+    def full(source: BinaryIO, target: BinaryIO, length: int) -> None:
+        target.write(b"half")
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(shutil, "copyfile", full)
+    monkeypatch.setattr(shutil, "copyfileobj", full)
     path = tmp_path / "log"
     log = EngineLog(path, max_bytes=10)
     append(path, b"a line longer than ten bytes\n")
@@ -131,6 +132,19 @@ def test_an_engine_that_outruns_the_reader_cannot_fill_the_disk(tmp_path: Path) 
     append(path, (b"y" * 79 + b"\n") * 40_000)  # 3.2 MB, more than one reading
     log.read_new()
     assert path.stat().st_size == 0
+
+
+def test_of_a_flood_only_the_end_is_kept_and_told(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    log = EngineLog(path, max_bytes=4 << 20)
+    append(path, (b"y" * 79 + b"\n") * 400_000 + b"the last word\n")  # 32 MB
+    lines = log.read_new()
+    assert lines[-1] == "the last word", "what explains a death is not far behind"
+    assert set(lines[:-1]) == {"y" * 79}, "no line begins in its middle"
+    assert path.stat().st_size == 0
+    kept = (tmp_path / "log.1").read_bytes()
+    assert len(kept) == 4 << 20
+    assert kept.endswith(b"the last word\n")
 
 
 async def test_lines_can_be_followed(tmp_path: Path) -> None:
