@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from opsctl.cli.options import Output
+from opsctl.errors import TemporaryError
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from rich.table import Table
 
 Document = dict[str, Any]
@@ -86,17 +89,42 @@ def _known(value: int | None) -> str:
 
 
 def watch_status(read: Callable[[], Document], output: Output) -> None:
-    """Show the status every second until interrupted; JSON and YAML print one after another."""
-    from opsctl.cli.control import SCHEMA
-    from opsctl.cli.output import emit
+    """Show the status every second until interrupted; JSON and YAML print one after another.
 
+    Goes on when opsctl is started again; that none runs is told meanwhile.
+    """
     if output is not Output.TABLE:
-        while True:
-            emit(read(), output, schema=SCHEMA)
-            time.sleep(1.0)
+        _print_one_after_another(read, output)
     from rich.live import Live
 
     with Live(status_table(read()), auto_refresh=False) as live:
         while True:
             time.sleep(1.0)
-            live.update(status_table(read()), refresh=True)
+            live.update(_table_or_reason(read), refresh=True)
+
+
+def _print_one_after_another(read: Callable[[], Document], output: Output) -> NoReturn:
+    from opsctl.cli.control import SCHEMA
+    from opsctl.cli.output import emit, message
+
+    document, told = read(), ""
+    while True:
+        if document:
+            emit(document, output, schema=SCHEMA)
+            sys.stdout.flush()  # whoever reads a pipe wants it now
+        time.sleep(1.0)
+        try:
+            document, told = read(), ""
+        except TemporaryError as error:
+            if error.message != told:
+                message(error.message)
+            document, told = {}, error.message
+
+
+def _table_or_reason(read: Callable[[], Document]) -> RenderableType:
+    from rich.text import Text
+
+    try:
+        return status_table(read())
+    except TemporaryError as error:
+        return Text(error.message)

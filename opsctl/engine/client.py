@@ -133,7 +133,7 @@ class EngineClient:
         begun = self._clock()
         try:
             status, content = await self._request("POST", "/v1/completions", body, timeout=timeout)
-            answer = json.loads(content) if status == 200 else None
+            answer = _parsed(content) if status == 200 else None
         except _TROUBLE as error:
             raise EngineUnhealthy(f"no generation: {_name(error)}") from error
         if status != 200:
@@ -146,7 +146,7 @@ class EngineClient:
         with contextlib.suppress(*_TROUBLE):
             status, content = await self._request("GET", "/v1/loads?include=core,spec")
             if status == 200:
-                data = json.loads(content)
+                data = _parsed(content)
             elif status not in (404, 500):  # 500: 0.5.9 beside a newer FastAPI
                 return None
             else:
@@ -207,7 +207,7 @@ class EngineClient:
     async def _get_json(self, path: str) -> dict[str, object] | None:
         with contextlib.suppress(*_TROUBLE):
             status, content = await self._request("GET", path)
-            data = json.loads(content) if status == 200 else None
+            data = _parsed(content) if status == 200 else None
             return data if isinstance(data, dict) else None
         return None
 
@@ -242,6 +242,14 @@ class EngineClient:
                 if len(content) > _LIMIT:
                     raise ValueError("answer too large")
             return response.status, content
+
+
+def _parsed(content: bytes) -> object:
+    """JSON of an engine; raises ValueError, also for what is nested without end."""
+    try:
+        return json.loads(content)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 def _generated(answer: object, seconds: float) -> Generated:

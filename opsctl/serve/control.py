@@ -13,7 +13,7 @@ from aiohttp import web
 from opsctl.errors import ConfigError, OpsctlError, TemporaryError, UsageError
 from opsctl.serve.inputs import DrainAsked, StopAsked, SwitchAsked, UndrainAsked
 from opsctl.serve.lifecycle import refusal
-from opsctl.serve.state import Phase
+from opsctl.serve.state import Phase, State
 from opsctl.serve.status import status
 from opsctl.serve.supervisor import Supervisor
 from opsctl.system import unix_socket
@@ -64,8 +64,7 @@ class Control:
         if not isinstance(name, str) or name not in supervisor.config.profiles:
             known = ", ".join(supervisor.config.profiles)
             raise UsageError(f"no profile {name!r}", hint=f"configured profiles: {known}")
-        state = supervisor.state
-        if name == state.profile and state.target is None and state.phase is Phase.SERVING:
+        if _is_on_its_way(supervisor.state, name):
             return self._accepted()
         await supervisor.check_target(name)
         why = refusal(supervisor.state, name)
@@ -96,6 +95,15 @@ class Control:
 
     def _accepted(self) -> web.Response:
         return web.json_response(status(self._supervisor))
+
+
+def _is_on_its_way(state: State, name: str) -> bool:
+    """Whether what is asked for serves already, or will without being asked for again."""
+    if state.stopping_for_good or state.drain_asked:
+        return False
+    if state.target is not None:
+        return state.target == name
+    return state.profile == name and state.phase in {Phase.SERVING, Phase.STARTING}
 
 
 def _make_private(path: Path) -> None:

@@ -194,6 +194,37 @@ async def test_following_events_shows_what_comes(tmp_path: Path) -> None:
         assert "drain_asked" in seen
 
 
+async def test_a_watched_status_goes_on_when_opsctl_is_started_again(tmp_path: Path) -> None:
+    with serving(tmp_path) as first:
+        await asyncio.to_thread(first.wait_serving)
+        watcher = await asyncio.create_subprocess_exec(
+            str(Path(sys.executable).with_name("opsctl")),
+            *("status", "--watch", "-o", "json", "--state-dir", str(first.state_dir)),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        assert watcher.stdout is not None
+        assert watcher.stderr is not None
+        try:
+            async with asyncio.timeout(60):
+                await pid_shown(watcher.stdout, first.process.pid)
+                first.process.kill()
+                first.process.wait(10)
+                assert b"no opsctl serves from" in await watcher.stderr.readline()
+                with Serving(first.arguments, first.state_dir) as second:
+                    await pid_shown(watcher.stdout, second.process.pid)
+                    assert second.opsctl("stop").returncode == 0
+        finally:
+            watcher.terminate()
+            await watcher.wait()
+
+
+async def pid_shown(stream: asyncio.StreamReader, pid: int) -> None:
+    """Read until a status of this opsctl comes."""
+    while f'"pid": {pid},' not in (await stream.readline()).decode():
+        pass
+
+
 async def test_a_stop_in_the_middle_of_a_start_leaves_nothing(tmp_path: Path) -> None:
     with serving(tmp_path, eagle3={"sim-start-time": 20}) as instance:
         await asyncio.to_thread(wait_until, instance.status, seconds=20, what="the socket answers")
@@ -350,6 +381,20 @@ async def test_a_switch_to_what_serves_already_is_no_error(tmp_path: Path) -> No
         done = instance.opsctl("switch", "eagle3", "-o", "json")
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["engine"]["pid"] == before["engine"]["pid"]
+
+
+async def test_a_switch_that_is_asked_for_twice_is_one_switch(tmp_path: Path) -> None:
+    with serving(tmp_path) as instance:
+        await asyncio.to_thread(instance.wait_serving)
+        ask = asyncio.to_thread(instance.opsctl, "switch", "--no-wait", "baseline")
+        assert (await ask).returncode == 0
+        both = [asyncio.to_thread(instance.opsctl, "switch", "baseline") for _ in "ab"]
+        assert [done.returncode for done in await asyncio.gather(*both)] == [0, 0]
+        status = instance.status()
+        assert status is not None
+        assert (status["profile"], status["switches"]) == ("baseline", 1)
+        begun = [event for event in instance.events() if event["event"] == "switch_begun"]
+        assert len(begun) == 1
 
 
 async def test_a_failed_switch_says_what_failed(tmp_path: Path) -> None:

@@ -193,6 +193,7 @@ async def test_one_short_generation_proves_an_engine(engine: Engine, client: Eng
         ({"choices": []}, "no completion"),
         ([1], "no completion"),
         ("not json", "JSONDecodeError"),
+        pytest.param("[" * 100_000, "ValueError", id="nested"),
         (500, "status 500"),
         (503, "status 503"),
         (never, "no answer in time"),
@@ -230,7 +231,10 @@ async def test_loads_fall_back_to_metrics(
     assert (loads.running, loads.queued) == (5, 6)
 
 
-@pytest.mark.parametrize("trouble", [never, cut, flood, "not json", 401, {"loads": []}])
+@pytest.mark.parametrize(
+    "trouble",
+    [never, cut, flood, "not json", pytest.param("[" * 100_000, id="nested"), 401, {"loads": []}],
+)
 async def test_a_load_that_cannot_be_told_is_unknown(
     engine: Engine, client: EngineClient, trouble: object
 ) -> None:

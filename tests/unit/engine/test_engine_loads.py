@@ -92,6 +92,7 @@ def test_missing_and_broken_numbers_are_unknown_not_zero() -> None:
         {"loads": [{"num_running_reqs": "1", "num_waiting_reqs": 0}]},
         {"loads": [{"num_running_reqs": math.nan, "num_waiting_reqs": 0}]},
         {"loads": [{"num_running_reqs": -1, "num_waiting_reqs": 0}]},
+        {"loads": [{"num_running_reqs": 10**400, "num_waiting_reqs": 0}]},
         {"loads": [RANK, {}]},
     ],
 )
