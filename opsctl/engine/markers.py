@@ -117,6 +117,9 @@ _FAILURE_PATTERNS = tuple(
     (kind, re.compile(_STAMP + _LEVEL + f"(?:{pattern})"), hint)
     for kind, pattern, hint in _FAILURES
 )
+_CANNOT_LISTEN = re.compile(
+    _STAMP + _LEVEL + r"\[Errno 98\] error while attempting to bind on address"
+)
 _REQUEST_LINE = re.compile(
     _STAMP + r'(Receive|Finish)( OpenAI)?: |\{"timestamp"|' + _STAMP + r'INFO: +[\d.:a-f]+ - "'
 )
@@ -132,6 +135,11 @@ def stage_of(line: str) -> str | None:
     """The stage that a log line marks the beginning of; None for all other lines."""
     match = _STAGE_PATTERN.match(line)
     return match.lastgroup if match else None
+
+
+def cannot_listen(line: str) -> bool:
+    """Whether a line (uvicorn's) says that the engine's port is taken."""
+    return bool(_CANNOT_LISTEN.match(line))
 
 
 def is_progress(line: str) -> bool:

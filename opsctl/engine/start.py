@@ -1,7 +1,8 @@
 """The one verified way to start an engine, used by serve, switch and bench alike.
 
-preflight → spawn → log stages (each with a deadline, all with a total one) → ready answer →
-model listed → one short generation. Only then does the engine count as started.
+preflight → spawn → log stages (each with a deadline, all with a total one) → ready answer, from
+a process of this engine → model listed → one short generation. Only then does the engine count
+as started.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TypeVar
 from opsctl.config.schema import LaunchProfile
 from opsctl.engine import markers, preflight
 from opsctl.engine.client import EngineClient, EngineUnhealthy, Readiness
+from opsctl.engine.listening import stranger
 from opsctl.engine.log import EngineLog
 from opsctl.engine.process import EngineProcess
 from opsctl.engine.release import MemoryReader
@@ -65,6 +67,8 @@ class RunningEngine:
     missing_markers: tuple[str, ...] = ()
     """Expected log texts that had not shown up by ready: the start is degraded."""
     adopted: bool = False
+    owns_port: bool = True
+    """False once somebody else was seen to listen there: the port is not the engine's to free."""
 
     @property
     def url(self) -> str:
@@ -83,6 +87,7 @@ class StartPath:
         self._on_stage = on_stage
         self._stage = "preflight"
         self._seen: list[str] = []
+        self._cannot_listen = ""
         self._began = 0.0
         self._gate_port = preflight.free_port() if launch.gated else None
 
@@ -113,6 +118,7 @@ class StartPath:
         engine = await self._spawn_checked()
         gate = self._gate_port
         await self._follow(engine, lambda: engine.client.gate_waits(gate))
+        await self._check_listener(engine, gate)
 
     async def _spawn_checked(self) -> RunningEngine:
         launch = self.launch
@@ -134,6 +140,7 @@ class StartPath:
         else:
             engine = await self._spawn_checked()
         await self._follow(engine, lambda: _is_ready(engine))
+        await self._check_listener(engine, engine.port)
         await self._prove(engine)
         members = engine.process.members()
         await launch.memory.observe(engine.process.identity, [member.pid for member in members])
@@ -200,6 +207,9 @@ class StartPath:
                 progress = now
             if engine.process.exited:
                 await self._exited(engine)
+            if self._cannot_listen:  # SGLang may hang now for minutes, deaf to SIGTERM
+                await self._check_listener(engine, engine.port)
+                raise self._failure("port_in_use", self._cannot_listen)
             if now >= next_question:
                 next_question = now + 2 * POLL
                 if await arrived():
@@ -221,6 +231,8 @@ class StartPath:
             stage = markers.stage_of(line)
             if stage is not None and stage not in engine.stages:
                 self._reach(stage, now - self._began)
+            if markers.cannot_listen(line):
+                self._cannot_listen = line.strip()[:300]
         if self.launch.profile.expect_log:
             self._seen.extend(lines)
         return any(markers.is_progress(line) for line in lines)
@@ -231,12 +243,27 @@ class StartPath:
             self.engine.stages[stage] = round(seconds, 3)
         self._on_stage(stage)
 
+    async def _check_listener(self, engine: RunningEngine, port: int) -> None:
+        """Raise StartError when it is somebody else who listens on a port of the engine."""
+        members = {member.pid for member in engine.process.members()}
+        other = await asyncio.to_thread(stranger, port, members)
+        if other is None:
+            return
+        engine.owns_port = engine.owns_port and port != engine.port
+        raise self._failure(
+            "port_in_use",
+            f"not the engine but another server answers there: {other}",
+            hint="stop it, or set serve.engine_port to another port",
+        )
+
     async def _exited(self, engine: RunningEngine) -> None:
         """Explain why the engine ended before it was ready."""
         code = await engine.process.wait()
         engine.log.read_new()
         tail = engine.log.tail(200)
         failure = markers.classify(tail, code)
+        if failure.kind == "port_in_use":
+            await self._check_listener(engine, engine.port)
         raise self._failure(
             "exited" if failure.kind == "unknown" else failure.kind,
             f"the engine ended with exit code {code} after stage {self._stage!r}: {failure.what}",

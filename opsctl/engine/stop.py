@@ -28,7 +28,7 @@ async def stop(engine: RunningEngine, *, force: bool = False) -> Stopped:
     await engine.client.close()
     release = await verify(
         engine.process.identity,
-        ports=(engine.port,),
+        ports=(engine.port,) if engine.owns_port else (),
         memory=engine.memory,
         deadline=limits.release,
         segments=report.segments,

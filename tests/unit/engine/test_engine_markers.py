@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from opsctl.engine.markers import STAGES, classify, is_progress, stage_of
+from opsctl.engine.markers import STAGES, cannot_listen, classify, is_progress, stage_of
 
 STAMP = "[2026-11-29 10:00:00] "
 RANK = "[2026-11-29 10:00:00.123 TP0] "
@@ -180,3 +180,11 @@ def test_answers_to_opsctls_own_questions_are_no_progress() -> None:
 )
 def test_marks_and_progress_bars_are_progress(line: str) -> None:
     assert is_progress(line)
+
+
+def test_a_taken_port_is_told_by_uvicorns_own_line_alone() -> None:
+    line = "ERROR:    [Errno 98] error while attempting to bind on address ('127.0.0.1', 3)"
+    assert cannot_listen(line)
+    assert cannot_listen(STAMP + line)
+    assert not cannot_listen(f"{STAMP}Receive: obj=GenerateReqInput(text={line!r})")
+    assert not cannot_listen("OSError: [Errno 98] Address already in use")  # may be tried again
