@@ -54,6 +54,10 @@ class EngineWatch:
     async def look(self) -> Look:
         """One look; asks the engine for its loads, with that call's own short deadline."""
         self._engine.log.read_new()  # also keeps the file from growing without bound
+        missing = self._engine.process.missing_children()
+        if missing:  # SGLang 0.5.9 lives on then, and answers no question for a load
+            why = f"{', '.join(missing)} died while the main process lives"
+            return Look(_sample(self._clock(), self._counters(), None), lost=("child_lost", why))
         loads = await self._engine.client.loads()
         if self._clock() >= self._next_steps:
             self._next_steps = self._clock() + STEPS_EVERY
@@ -70,9 +74,6 @@ class EngineWatch:
     def _lost(
         self, now: float, counters: GatewayCounters, loads: Loads | None
     ) -> tuple[str, str] | None:
-        missing = self._engine.process.missing_children()
-        if missing:
-            return ("child_lost", f"{', '.join(missing)} died while the main process lives")
         hung = self._progress.observe(Sight(now, counters.at_engine, counters.last_progress, loads))
         if hung is not None:
             return ("hang", hung)
