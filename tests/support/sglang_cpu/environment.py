@@ -1,4 +1,4 @@
-"""Build, once, an environment that runs a real SGLang 0.5.23 server on CPU.
+"""Build, once, an environment that runs a real SGLang server (0.5.23 or 0.5.9) on CPU.
 
 It lies outside the checkout, in `$OPSCTL_TEST_CACHE`, `$XDG_CACHE_HOME/opsctl-tests` or
 `~/.cache/opsctl-tests`, in a folder named by a hash of the pins. `UnavailableError` says why it
@@ -21,7 +21,10 @@ from pathlib import Path
 from filelock import FileLock
 
 HERE = Path(__file__).resolve().parent
-REQUIREMENTS = HERE / "requirements.txt"
+REQUIREMENTS = {
+    "0.5.23": HERE / "requirements.txt",
+    "0.5.9": HERE / "requirements-0.5.9.txt",
+}
 STUBS = HERE / "stubs"
 MODELS = HERE / "models.py"
 TORCH = "torch==2.13.0"
@@ -84,16 +87,17 @@ def cache_folder(variables: Mapping[str, str]) -> Path:
     return Path(base) / "opsctl-tests"
 
 
-def provide() -> SglangEnvironment:
-    """Return the environment, building what is missing; raises UnavailableError."""
+def provide(version: str = "0.5.23") -> SglangEnvironment:
+    """Return the environment of one SGLang, building what is missing; raises UnavailableError."""
     interpreter = _suitable_python()
-    pins = REQUIREMENTS.read_text() + TORCH
+    requirements = REQUIREMENTS[version]
+    pins = requirements.read_text() + TORCH
     root = cache_folder(os.environ) / f"sglang-cpu-{_digest(pins)}"
     root.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{root}.lock"):
         # The interpreter is asked for too: its own base may have gone since.
         if not ((root / "complete").exists() and (root / "venv/bin/python").exists()):
-            _build(root, interpreter)
+            _build(root, interpreter, requirements)
         models = root / f"models-{_digest(MODELS.read_text())}"
         if not models.exists():
             _make_models(root / "venv/bin/python", models)
@@ -135,7 +139,7 @@ def _suitable_python() -> str:
     return found
 
 
-def _build(root: Path, interpreter: str) -> None:
+def _build(root: Path, interpreter: str, requirements: Path) -> None:
     """Make `root`; it counts as made only once the file `complete` is in it."""
     _require_cpu_torch(interpreter)
     if root.exists():
@@ -148,15 +152,15 @@ def _build(root: Path, interpreter: str) -> None:
     python = str(venv / "bin/python")
     _run([interpreter, "-m", "venv", str(venv)])
     install = [python, "-m", "pip", "install", "-qq"]
-    _run([*install, TORCH, "--constraint", str(_constraints(root))])
-    _run([*install, "--no-deps", "--require-hashes", "-r", str(REQUIREMENTS)])
+    _run([*install, TORCH, "--constraint", str(_constraints(root, requirements))])
+    _run([*install, "--no-deps", "--require-hashes", "-r", str(requirements)])
     _run([python, "-c", "import torch, transformers, tokenizers"])
     (root / "complete").touch()
 
 
-def _constraints(root: Path) -> Path:
+def _constraints(root: Path, requirements: Path) -> Path:
     """Keep what torch brings at the versions that are pinned anyway, so nothing comes twice."""
-    pins = [line.split(" ")[0] for line in REQUIREMENTS.read_text().splitlines() if "==" in line]
+    pins = [line.split(" ")[0] for line in requirements.read_text().splitlines() if "==" in line]
     path = root / "constraints.txt"
     path.write_text("\n".join(pins) + "\n")
     return path
