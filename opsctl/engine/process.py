@@ -11,7 +11,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -65,6 +65,7 @@ class EngineProcess:
         self._ended = asyncio.Event()
         self._watching: asyncio.AbstractEventLoop | None = None
         self._seen: set[Key] = set()
+        self._last: tuple[Member, ...] = ()
         self._titles: dict[Key, str] = {}
         self._segments: set[Segment] = set()
         self._segments_due = 0.0
@@ -158,23 +159,37 @@ class EngineProcess:
 
     def members(self) -> tuple[Member, ...]:
         """Every process of the tree, zombies included (`living` filters them)."""
-        members = find(self.identity, seen=self._seen)
-        self._seen.update((member.pid, member.start_time) for member in members)
-        for member in members:
-            if member.living and member.title.startswith("sglang::"):
-                self._titles[member.pid, member.start_time] = member.title
+        members = self._note(find(self.identity, seen=self._seen))
         if time.monotonic() >= self._segments_due:
             self._remember_segments(members)
         return members
 
+    async def look(self) -> tuple[Member, ...]:
+        """`members`, while the event loop goes on.
+
+        On a host of thousands of processes a look takes a tenth of a second, and a process whose
+        memory the kernel holds locked keeps its reader waiting.
+        """
+        due = time.monotonic() >= self._segments_due
+        members, segments = await asyncio.to_thread(
+            _members_and_segments, self.identity, frozenset(self._seen), due
+        )
+        if due:
+            self._add_segments(segments)
+        return self._note(members)
+
+    @property
+    def last_members(self) -> tuple[Member, ...]:
+        """What the last look has seen; looks when there was none."""
+        return self._last or self.members()
+
     def missing_children(self) -> tuple[str, ...]:
-        """Titles of `sglang::` children that were seen alive and now are gone or zombies.
+        """Titles of `sglang::` children that a look has seen alive and now are gone or zombies.
 
         A child counts only from the moment it has its title; for the first seconds of a start it
         is still called `python`. SGLang 0.5.9 itself never notices such a loss and hangs.
         """
-        alive = {(member.pid, member.start_time) for member in living(self.members())}
-        return tuple(sorted(title for key, title in self._titles.items() if key not in alive))
+        return tuple(sorted(title for key, title in self._titles.items() if not _lives(key)))
 
     async def stop(
         self, *, grace: float, kill_grace: float = 10.0, force: bool = False
@@ -204,9 +219,20 @@ class EngineProcess:
             segments=frozenset(self._segments),
         )
 
+    def _note(self, members: tuple[Member, ...]) -> tuple[Member, ...]:
+        self._last = members
+        self._seen.update((member.pid, member.start_time) for member in members)
+        for member in members:
+            if member.living and member.title.startswith("sglang::"):
+                self._titles[member.pid, member.start_time] = member.title
+        return members
+
     def _remember_segments(self, members: tuple[Member, ...]) -> None:
         """Ownership of shared memory can only be proved while its owner lives."""
-        self._segments |= used_by(members)
+        self._add_segments(used_by(members))
+
+    def _add_segments(self, segments: frozenset[Segment]) -> None:
+        self._segments |= segments
         self._segments_due = time.monotonic() + _SEGMENTS_EVERY
 
     async def _watch_it_end(self, seconds: float) -> None:
@@ -240,6 +266,19 @@ class EngineProcess:
             self._watching.remove_reader(self._pidfd)
         os.close(self._pidfd)
         self._ended.set()
+
+
+def _members_and_segments(
+    identity: Identity, seen: Collection[Key], with_segments: bool
+) -> tuple[tuple[Member, ...], frozenset[Segment]]:
+    members = find(identity, seen=seen)
+    return members, used_by(members) if with_segments else frozenset()
+
+
+def _lives(key: Key) -> bool:
+    pid, start_time = key
+    found = procfs.stat(pid)
+    return found is not None and found.start_time == start_time and found.state not in "ZX"
 
 
 def leftovers(identity: Identity) -> tuple[Member, ...]:

@@ -66,7 +66,7 @@ def _engine(supervisor: Supervisor) -> Document | None:
         "fingerprint": engine.fingerprint,
         "adopted": engine.adopted,
         "degraded": list(engine.missing_markers),
-        "members": len(engine.process.members()),
+        "members": len(engine.process.last_members),
     }
 
 

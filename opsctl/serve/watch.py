@@ -53,6 +53,7 @@ class EngineWatch:
 
     async def look(self) -> Look:
         """One look; asks the engine for its loads, with that call's own short deadline."""
+        await self._engine.process.look()
         self._engine.log.read_new()  # also keeps the file from growing without bound
         missing = self._engine.process.missing_children()
         if missing:  # SGLang 0.5.9 lives on then, and answers no question for a load

@@ -9,7 +9,7 @@ import socket
 import stat
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from opsctl.engine.log import EngineLog
 from opsctl.engine.markers import STAGES, stage_of
 from opsctl.engine.process import EngineProcess, Identity, kill_leftovers, leftovers
 from opsctl.engine.release import SimulatedMemory, UnknownMemory, verify
-from opsctl.engine.tree import living
+from opsctl.engine.tree import Member, living
 from opsctl.errors import PreconditionError
 from opsctl.profiles import launch
 from opsctl.profiles.launch import Command
@@ -264,6 +264,35 @@ sleep()
         assert engine.missing_children() == ()
         os.kill(by_title["sglang::scheduler_TP0 600"], signal.SIGKILL)  # stays a zombie of main
         await eventually(lambda: engine.missing_children() == ("sglang::scheduler_TP0 600",))
+
+
+async def test_a_slow_look_does_not_hold_up_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = 'child(titled("sglang::scheduler_TP0")); say("ready"); sleep()'
+
+    def slow(identity: Identity, *, seen: Collection[tuple[int, int]]) -> tuple[Member, ...]:
+        time.sleep(0.5)  # thousands of processes, or one whose memory the kernel holds locked
+        return engine_tree.find(identity, seen=seen)
+
+    async with tree(code, tmp_path, cgroup_parent=None) as running:
+        engine = running.process
+        await eventually(lambda: any(m.title.startswith("sglang::") for m in engine.members()))
+        monkeypatch.setattr("opsctl.engine.process.find", slow)
+        look = asyncio.ensure_future(engine.look())
+        longest, last = 0.0, time.monotonic()
+        while not look.done():
+            await asyncio.sleep(0.01)
+            longest, last = max(longest, time.monotonic() - last), time.monotonic()
+        assert longest < 0.4
+        assert engine.last_members == await look
+        scheduler = next(m for m in await look if m.title.startswith("sglang::"))
+        begun = time.monotonic()
+        assert engine.missing_children() == ()
+        os.kill(scheduler.pid, signal.SIGKILL)
+        await eventually(lambda: engine.missing_children() == (scheduler.title,))
+        assert engine.last_members
+        assert time.monotonic() - begun < 0.4, "no look at the whole host is needed for that"
 
 
 async def test_the_exit_code_arrives_without_polling(tmp_path: Path) -> None:

@@ -210,7 +210,8 @@ class _Tree:
     def __init__(self) -> None:
         self.identity = type("Identity", (), {"pid": 4711})()
 
-    def members(self) -> tuple[object, ...]:
+    @property
+    def last_members(self) -> tuple[object, ...]:
         return (object(), object())
 
 
