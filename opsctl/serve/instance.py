@@ -26,11 +26,13 @@ from opsctl.serve.places import Places
 from opsctl.serve.state import State
 from opsctl.serve.status import status
 from opsctl.serve.supervisor import Supervisor
-from opsctl.system import descriptors
+from opsctl.system import descriptors, subreaper
 from opsctl.system.cgroup import writable_parent
 from opsctl.system.lock import lock
 from opsctl.system.procfs import boot_id
 from opsctl.system.stderr import Stderr
+
+_REAP_EVERY = 5.0
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,7 @@ class _Instance:
         """Serve to the end; raises the error that ended it, if one did."""
         supervisor, config = self._supervisor, self._supervisor.config
         control = Control(supervisor, self._reload)
+        reaping = asyncio.ensure_future(_reap_orphans())
         try:
             await supervisor.gateway.start(config.serve.listen)
             self._record_start()
@@ -127,6 +130,7 @@ class _Instance:
             await self._begin()
             await supervisor.run()
         finally:
+            reaping.cancel()
             await control.close()
             await supervisor.gateway.stop()
 
@@ -206,3 +210,11 @@ class _Instance:
     async def _engine_metrics(self) -> str | None:
         engine = self._supervisor.keeper.engine
         return None if engine is None else await engine.client.metrics_text()
+
+
+async def _reap_orphans() -> None:
+    """An engine's look reaps the members it knows; others would stay zombies while opsctl lives."""
+    orphans = subreaper.OrphanReaper()
+    while True:
+        await asyncio.sleep(_REAP_EVERY)
+        await asyncio.to_thread(orphans.round)

@@ -10,6 +10,8 @@ import ctypes
 import os
 from collections.abc import Iterable
 
+from opsctl.system import procfs
+
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_GET_CHILD_SUBREAPER = 37
 
@@ -42,3 +44,25 @@ def reap(pids: Iterable[int]) -> tuple[int, ...]:
         if done:
             reaped.append(pid)
     return tuple(reaped)
+
+
+class OrphanReaper:
+    """Reaps orphans that ended unseen, such as those of a daemon that lived for a moment.
+
+    Only what was a zombie in the last round too: whoever waits for a child of opsctl's own has had
+    the time. What shares opsctl's session never came from an engine.
+    """
+
+    def __init__(self) -> None:
+        self._last: frozenset[tuple[int, int]] = frozenset()
+
+    def round(self) -> tuple[int, ...]:
+        """Reap what is due; to be called seconds apart."""
+        me, session = os.getpid(), os.getsid(0)
+        zombies = frozenset(
+            (pid, entry.start_time)
+            for pid, entry in procfs.snapshot().items()
+            if entry.state == "Z" and entry.ppid == me and entry.session != session
+        )
+        due, self._last = zombies & self._last, zombies - self._last
+        return reap(pid for pid, _ in due)

@@ -8,13 +8,16 @@ import json
 import os
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import aiohttp
+import psutil
 import pytest
+import yaml
 
 from opsctl.bench.traffic import stream_once
 from opsctl.serve.places import Places
@@ -187,6 +190,53 @@ async def test_it_takes_all_descriptors_it_may_have(tmp_path: Path) -> None:
         async with aiohttp.ClientSession(connector=connector) as session:
             asked = (stream_once(session, job(status)) for _ in range(200))
             assert all(outcome.ok for outcome in await asyncio.gather(*asked))
+
+
+BUSY_PARENT = """#!/bin/sh
+{python} -c '
+import os, time
+while True:
+    parent = os.fork()
+    if parent == 0:
+        os.setsid()
+        if os.fork() == 0:
+            time.sleep(0.01)
+        os._exit(0)
+    os.waitpid(parent, 0)
+    time.sleep(0.2)
+' &
+exec {python} "$@"
+"""
+
+
+async def test_orphans_of_the_engine_do_not_pile_up_as_zombies(tmp_path: Path) -> None:
+    instance = serving(tmp_path)
+    program = tmp_path / "python"
+    program.write_text(BUSY_PARENT.format(python=sys.executable))
+    program.chmod(0o755)
+    path = tmp_path / "opsctl.yaml"
+    document = yaml.safe_load(path.read_text())
+    document["profiles"]["eagle3"]["python"] = str(program)
+    path.write_text(yaml.safe_dump(document))
+    with instance:
+        await asyncio.to_thread(instance.wait_serving)
+        opsctl = psutil.Process(instance.process.pid)
+        seen: set[int] = set()
+
+        def reaped() -> bool:
+            now = {child.pid for child in opsctl.children() if is_zombie(child)}
+            seen.update(now)
+            return len(seen - now) >= 10
+
+        await asyncio.to_thread(wait_until, reaped, seconds=30, what="zombies are reaped")
+        assert_stops_clean(instance)
+
+
+def is_zombie(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 @pytest.fixture

@@ -122,6 +122,40 @@ def test_reaping_names_its_processes(child: subprocess.Popen[bytes]) -> None:
     assert other.wait() == 0  # its exit code was not stolen
 
 
+def test_orphans_that_ended_unseen_are_reaped_and_awaited_children_are_not() -> None:
+    code = """
+import os, subprocess, sys
+from opsctl.system import procfs, subreaper
+subreaper.become()
+read, write = os.pipe()
+def orphan():
+    parent = os.fork()
+    if parent == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.write(write, str(os.getpid()).encode())
+        os._exit(0)
+    os.waitpid(parent, 0)
+    pid = int(os.read(read, 16))
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    return pid
+reaper = subreaper.OrphanReaper()
+first = orphan()
+assert reaper.round() == ()
+own = subprocess.Popen([sys.executable, "-c", "raise SystemExit(7)"], start_new_session=True)
+same = subprocess.Popen([sys.executable, "-c", "raise SystemExit(8)"])
+for child in (own, same):
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+second = orphan()
+assert reaper.round() == (first,), "and only once it was seen before"
+assert own.wait() == 7
+assert reaper.round() == (second,)
+assert same.wait() == 8, "what shares the session is never touched"
+assert reaper.round() == ()
+"""
+    subprocess.run([sys.executable, "-c", code], timeout=60, check=True)
+
+
 def test_orphans_are_adopted() -> None:
     code = """
 import os, sys
