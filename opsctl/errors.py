@@ -60,7 +60,7 @@ class StartError(OpsctlError):
 
     `stage` is the last stage its log reached, `kind` a short class of the reason
     (`exited`, `stage_timeout`, `start_timeout`, `probe_failed`, `port_in_use`, `out_of_memory`,
-    `gpu_error`, `bad_flags`, `bad_model`).
+    or another kind of `engine.markers`).
     """
 
     def __init__(self, message: str, *, stage: str, kind: str, hint: str | None = None) -> None:

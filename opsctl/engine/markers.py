@@ -26,7 +26,15 @@ STAGES = (
 """In the order a start passes them; each name is what the engine is doing from its mark on."""
 
 FailureKind = Literal[
-    "out_of_memory", "port_in_use", "bad_flags", "bad_model", "gpu_error", "unknown"
+    "out_of_memory",
+    "port_in_use",
+    "bad_flags",
+    "bad_model",
+    "unsupported_gpu",
+    "gpu_error",
+    "no_compiler",
+    "no_space",
+    "unknown",
 ]
 
 _STAMP = r"(?:\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[^\]]*\] +)?"
@@ -106,11 +114,35 @@ _FAILURES: tuple[tuple[FailureKind, str, str], ...] = (
         "check the model and draft paths and that their files are complete",
     ),
     (
+        "unsupported_gpu",  # before gpu_error, whose words it shares
+        rf"{_ERROR}CUDA error: no kernel image is available"
+        rf"|{_ERROR}(Unsupported (compute capability|architecture)|.{{0,80}}\bPTXAS error)"
+        r"|ptxas fatal +: (Value 'sm_\w+' is not defined|Unsupported gpu architecture)"
+        rf"|{_ERROR}?SM \S+ requires CUDA",
+        "something was built for other GPUs: compare the versions of torch, its kernels and the "
+        "CUDA toolkit with what this GPU needs, or choose another backend",
+    ),
+    (
         "gpu_error",
         rf"{_ERROR}(CUDA error|CUDA driver|NCCL [Ee]rror|No CUDA GPUs are available"
         r"|The NVIDIA driver|Unexpected error from cudaGetDeviceCount|NVML)"
         rf"|{_ERROR}?.{{0,120}}\bncclUnhandledCudaError\b",
         "check the driver and the kernel log for Xid messages before starting again",
+    ),
+    (
+        "no_compiler",
+        # torch's, then FlashInfer's wording, then Python's for a program that is not there
+        rf"{_ERROR}(Ninja is required to load|CUDA_HOME environment variable is not set"
+        r"|Could not find nvcc"
+        r"|\[Errno 2\] No such file or directory: '(\S*/)?(ninja|nvcc|gcc|g\+\+|cc|c\+\+)')",
+        "kernels are compiled on first use: put ninja into the engine's environment, and set "
+        "CUDA_HOME in the profile to a toolkit that fits torch",
+    ),
+    (
+        "no_space",
+        rf"{_ERROR}(\[Errno 28\]|No space left on device"
+        r"|unable to (resize|allocate shared memory|open shared memory|mmap)\b)",
+        "see what is full (df -h /dev/shm /tmp and the folder of the caches) and make room",
     ),
 )
 _FAILURE_PATTERNS = tuple(

@@ -104,6 +104,22 @@ FAILURES = [
     ("gpu_error", -9, "torch.AcceleratorError: CUDA error: an illegal memory access was hit"),
     ("gpu_error", -9, "RuntimeError: NCCL error in: /nccl.cpp:1, unhandled cuda error"),
     ("gpu_error", 1, "RuntimeError: No CUDA GPUs are available"),
+    (
+        "unsupported_gpu",
+        -9,
+        "torch.AcceleratorError: CUDA error: no kernel image is available for execution",
+    ),
+    ("unsupported_gpu", -9, "ptxas fatal   : Value 'sm_120a' is not defined for option 'gpu-name'"),
+    ("unsupported_gpu", -9, "ValueError: Unsupported compute capability: 12.0"),
+    ("no_compiler", -9, "RuntimeError: Ninja is required to load C++ extensions (pip install"),
+    ("no_compiler", -9, "OSError: CUDA_HOME environment variable is not set. Please set it to"),
+    ("no_compiler", -9, "FileNotFoundError: [Errno 2] No such file or directory: 'ninja'"),
+    ("no_space", -9, "OSError: [Errno 28] No space left on device"),
+    (
+        "no_space",
+        -9,
+        "RuntimeError: unable to allocate shared memory(shm) for file </torch_1_2>: No space left",
+    ),
 ]
 
 
