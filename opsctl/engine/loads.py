@@ -90,7 +90,7 @@ def from_metrics(text: str) -> Loads | None:
     used = total("num_used_tokens")
     prompt, generated = total("prompt_tokens_total", sum), total("generation_tokens_total", sum)
     realtime = total("realtime_tokens_total", sum)
-    accept = [max(values) for values in samples.get("spec_accept_length", {}).values()]
+    lengths = [max(values) for values in samples.get("spec_accept_length", {}).values()]
     return Loads(
         timestamp=None,
         running=running,
@@ -100,7 +100,8 @@ def from_metrics(text: str) -> Loads | None:
         max_running=total("max_running_requests"),
         generation_tokens_total=generated,
         prefill_tokens_total=prompt,
-        accept_length=_mean(accept),
+        # Real lengths begin at 1; 0 says that nothing has been drafted.
+        accept_length=_mean([length for length in lengths if length > 0]),
         progress=(used, prompt, generated, realtime),
     )
 

@@ -148,6 +148,15 @@ def test_metrics_of_older_engines_are_read(prefix: str) -> None:
     assert moved.progress != loads.progress
 
 
+def test_an_accept_length_of_zero_is_none_at_all() -> None:
+    """SGLang 0.5.9 publishes one although nothing is drafted."""
+    names = ("num_running_reqs", "num_queue_reqs", "spec_accept_length")
+    text = "\n".join(f"sglang:{name} 0.0" for name in names)
+    loads = from_metrics(text + "\n")
+    assert loads is not None
+    assert (loads.running, loads.accept_length) == (0, None)
+
+
 @pytest.mark.parametrize(
     "text", ["", "garbage {", "other_metric 1\n", "sglang:num_running_reqs 1\n"]
 )
