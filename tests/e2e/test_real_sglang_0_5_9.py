@@ -9,15 +9,22 @@ from pathlib import Path
 
 import pytest
 
+from opsctl.engine import loads as parse
 from tests.support.server import session_processes
 from tests.support.serving import Serving
 from tests.support.sglang_cpu.environment import SglangEnvironment, UnavailableError, provide
 from tests.support.sglang_cpu.profiles import baseline, write_configuration
-from tests.support.sglang_cpu.requests import complete, engine_process, wait_load
+from tests.support.sglang_cpu.requests import (
+    complete,
+    engine_process,
+    text,
+    wait_load,
+    wait_running,
+)
 
 pytestmark = [pytest.mark.sglang, pytest.mark.slow, pytest.mark.timeout(1200)]
 
-LONG = 800
+LONG = 300
 
 
 @pytest.fixture(scope="session")
@@ -39,22 +46,29 @@ def test_it_serves_survives_the_loss_of_its_scheduler_and_stops_cleanly(
         first = serving.wait_serving()
         url = f"http://{first['listen']}"
         assert complete(url, 20) == (200, 20)
+        wait_load(serving, running=0, queued=0)  # known, which is more than None
+        metrics = parse.from_metrics(text(first["engine"]["port"], "/metrics"))
+        assert metrics is not None
+        assert (metrics.running, metrics.queued, metrics.capacity_tokens) == (0, 0, 8192)
+        assert (metrics.generation_tokens_total or 0) >= 20
+        assert metrics.accept_length is None  # nothing is drafted
 
         # Left alone it would stay for ever, take requests and answer none.
         answer = pool.submit(complete, url, LONG)
-        wait_load(serving, running=1)
+        wait_running(first["engine"]["port"])
         pid = first["engine"]["pid"]
         engine_process(pid, "sglang::scheduler").kill()
         killed = time.time()
         assert answer.result(180) == (200, LONG)
-        assert serving.wait_serving()["engine"]["pid"] != pid
+        second = serving.wait_serving()
+        assert second["engine"]["pid"] != pid
         assert session_processes(pid) == []
         (lost,) = (event for event in serving.events() if event["event"] == "engine_lost")
         assert (lost["kind"], "sglang::scheduler" in lost["why"]) == ("child_lost", True)
         assert datetime.fromisoformat(lost["time"]).timestamp() - killed < 3
 
         answer = pool.submit(complete, url, LONG)
-        wait_load(serving, running=1)
+        wait_running(second["engine"]["port"])
         stopped = serving.opsctl("stop")
         assert (stopped.returncode, stopped.stderr.splitlines()[-1]) == (0, "stopped")
         assert answer.result(30) == (200, LONG)

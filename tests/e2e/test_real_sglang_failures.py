@@ -23,12 +23,12 @@ from tests.support.server import free_port, session_processes
 from tests.support.serving import Serving
 from tests.support.sglang_cpu.environment import SglangEnvironment
 from tests.support.sglang_cpu.profiles import SERVED_NAME, baseline, write_configuration
-from tests.support.sglang_cpu.requests import complete, engine_process, wait_load
+from tests.support.sglang_cpu.requests import complete, engine_process, wait_running
 
 pytestmark = [pytest.mark.sglang, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 # Tokens; seconds of work, so that the engine dies in the middle of it.
-LONG = 800
+LONG = 300
 LIMITS = Timeouts(start=120, stage=60, probe=30, stop=30, release=10)
 
 
@@ -200,18 +200,17 @@ def test_serving_comes_back_when_the_scheduler_dies_and_when_the_main_process_do
     ):
         url = f"http://{serving.wait_serving()['listen']}"
         for title in ("sglang::scheduler", ""):
-            before = serving.wait_serving()["engine"]["pid"]
-            victim = psutil.Process(before)
-            if title:
-                victim = engine_process(before, title)
+            before = serving.wait_serving()["engine"]
+            pid = before["pid"]
+            victim = engine_process(pid, title) if title else psutil.Process(pid)
             answer = pool.submit(complete, url, LONG)
-            wait_load(serving, in_flight=1)
+            wait_running(before["port"])
             victim.kill()
             assert answer.result(120) == (200, LONG)
             after = serving.wait_serving()
-            assert after["engine"]["pid"] != before
-            assert not psutil.pid_exists(before)
-            assert session_processes(before) == []
+            assert after["engine"]["pid"] != pid
+            assert not psutil.pid_exists(pid)
+            assert session_processes(pid) == []
         events = serving.events()
         lost = [event["kind"] for event in events if event["event"] == "engine_lost"]
         assert lost[0] == "child_lost"  # told 5 s before SGLang's own watchdog ends it

@@ -35,8 +35,24 @@ def engine_process(main: int, title: str) -> psutil.Process:
     return process
 
 
+def text(port: int, path: str) -> str:
+    """Return what the engine itself answers to a GET."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as response:
+        return str(response.read(), "utf-8")
+
+
+def wait_running(port: int) -> None:
+    """Wait until the engine itself says that it runs a request."""
+
+    def running() -> bool:
+        ranks = json.loads(text(port, "/v1/loads"))["loads"]
+        return any(rank["num_running_reqs"] > 0 for rank in ranks)
+
+    wait_until(running, seconds=60, what="a request runs", every=0.02)
+
+
 def wait_load(serving: Serving, **wanted: int) -> None:
-    """Wait until the status tells of this load: `running` in the engine, `in_flight` to it."""
+    """Wait until the status tells of this load (see `load` there)."""
 
     def reached() -> bool:
         status = serving.status()
