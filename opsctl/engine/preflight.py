@@ -6,6 +6,8 @@ import asyncio
 import os
 import shutil
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from opsctl.config.schema import LaunchProfile
@@ -13,27 +15,49 @@ from opsctl.engine.client import EngineClient
 from opsctl.errors import PreconditionError
 from opsctl.system import ports as tcp
 from opsctl.system.ports import free_port
+from opsctl.system.threads import aside
 
 __all__ = ["check", "check_files", "free_port"]
 
+_LOOK_LIMIT = 5.0  # seconds
 _LEAST_DISK = 64 << 20  # bytes for logs and state
 
 
 async def check(profile: LaunchProfile, *, port: int, log_dir: Path) -> None:
     """Raise PreconditionError unless `profile` can be started on `port`, logging to `log_dir`."""
-    _check_profile(profile)
-    _check_directory(log_dir)
+    await _in_time(profile, partial(_check_paths, profile, log_dir))
     await _check_port(port)
 
 
-def check_files(profile: LaunchProfile, *, log_dir: Path) -> None:
+async def check_files(profile: LaunchProfile, *, log_dir: Path) -> None:
     """Interpreter, models and room for the log; raises PreconditionError.
 
     Asked before a running engine is given up for this profile. Room is not asked for again by
     `check`: after a crash, serving with a full disk is better than not serving.
     """
+    await _in_time(profile, partial(_check_paths_and_room, profile, log_dir))
+
+
+async def _in_time(profile: LaunchProfile, look: Callable[[], None]) -> None:
+    """Look beside the event loop and with a deadline: the disk of a model may hang."""
+    files = (profile.python, profile.model, profile.draft_model)
+    try:
+        await asyncio.wait_for(aside(look, key=files), _LOOK_LIMIT)
+    except TimeoutError:
+        raise PreconditionError(
+            f"interpreter and model could not be looked at within {_LOOK_LIMIT:g} s: "
+            + ", ".join(filter(None, files)),
+            hint="see whether their file system hangs",
+        ) from None
+
+
+def _check_paths(profile: LaunchProfile, log_dir: Path) -> None:
     _check_profile(profile)
     _check_directory(log_dir)
+
+
+def _check_paths_and_room(profile: LaunchProfile, log_dir: Path) -> None:
+    _check_paths(profile, log_dir)
     free = shutil.disk_usage(log_dir).free
     if free < _LEAST_DISK:
         raise PreconditionError(
@@ -83,7 +107,7 @@ async def _check_port(port: int) -> None:
     """SGLang finds a taken port only after it has loaded the model, and may hang then."""
     if tcp.is_free(port, ("127.0.0.1",)):
         return
-    holders = await asyncio.to_thread(tcp.listeners, (port,))
+    holders = await aside(partial(tcp.listeners, (port,)))
     holder = "; ".join(map(str, holders)) or f"port {port} is taken"
     model = await _foreign_engine(port)
     if model is not None:

@@ -13,6 +13,7 @@ import signal
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from opsctl.engine.segments import Segment, used_by
@@ -21,6 +22,7 @@ from opsctl.errors import PreconditionError
 from opsctl.profiles.launch import Command
 from opsctl.system import pidfd, procfs, spawn, subreaper
 from opsctl.system.cgroup import Cgroup
+from opsctl.system.threads import aside
 
 __all__ = [
     "EngineProcess",
@@ -171,8 +173,8 @@ class EngineProcess:
         memory the kernel holds locked keeps its reader waiting.
         """
         due = time.monotonic() >= self._segments_due
-        members, segments = await asyncio.to_thread(
-            _members_and_segments, self.identity, frozenset(self._seen), due
+        members, segments = await aside(
+            partial(_members_and_segments, self.identity, frozenset(self._seen), due)
         )
         if due:
             self._add_segments(segments)

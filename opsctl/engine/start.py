@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,6 +27,7 @@ from opsctl.errors import StartError
 from opsctl.profiles.fingerprint import fingerprint
 from opsctl.profiles.launch import command
 from opsctl.system.cgroup import Cgroup
+from opsctl.system.threads import aside
 
 T = TypeVar("T")
 
@@ -246,7 +248,7 @@ class StartPath:
     async def _check_listener(self, engine: RunningEngine, port: int) -> None:
         """Raise StartError when it is somebody else who listens on a port of the engine."""
         members = {member.pid for member in engine.process.members()}
-        other = await asyncio.to_thread(stranger, port, members)
+        other = await aside(partial(stranger, port, members))
         if other is None:
             return
         engine.owns_port = engine.owns_port and port != engine.port

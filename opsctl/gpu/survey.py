@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Sequence
+from functools import partial
 
 from opsctl.gpu import engines, kernel_log, nvml, processes
 from opsctl.gpu.census import census
 from opsctl.gpu.model import Census, Snapshot
 from opsctl.system import procfs
+from opsctl.system.threads import aside
 
 
 def look(
@@ -38,7 +39,7 @@ async def look_async(
 ) -> Census:
     """`look` for the owner of an event loop, which it does not hold up."""
     snapshot = await nvml.read_async(deadline=deadline)
-    return await asyncio.to_thread(_join, snapshot, state_dirs, device_prefix, ())
+    return await aside(partial(_join, snapshot, state_dirs, device_prefix, ()))
 
 
 def _join(

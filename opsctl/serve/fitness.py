@@ -11,6 +11,7 @@ from opsctl.errors import PreconditionError
 from opsctl.gpu import nvml
 from opsctl.profiles.lint_gate import lint_refusal
 from opsctl.profiles.lint_gather import Gpus
+from opsctl.system.threads import aside
 
 LIMIT = 15.0
 """Seconds for the files of SGLang and of the checkpoints, on a disk that is busy with others."""
@@ -28,7 +29,7 @@ async def refuse_unfit(config: Config, name: str, record: Callable[..., None]) -
     def tell(event: str, **facts: object) -> None:  # the journal belongs to the loop
         loop.call_soon_threadsafe(partial(record, event, **facts))
 
-    check = asyncio.to_thread(lint_refusal, config, name, gpus=gpus, record=tell)
+    check = aside(partial(lint_refusal, config, name, gpus=gpus, record=tell), key=("lint", name))
     try:
         await asyncio.wait_for(check, LIMIT)
     except TimeoutError:

@@ -24,18 +24,24 @@ class Sight:
     loads: Loads | None
 
 
+AWAY = 15.0
+"""Seconds between two looks, which take a second, mostly, and ten at worst, that show that opsctl
+itself was stopped: with its host paused, its engine was too, and nothing can be said."""
+
+
 class ProgressWatch:
     """Remembers when the engine last moved; made anew for each engine."""
 
     def __init__(self, hang_after: float, now: float) -> None:
         self._hang_after = hang_after
-        self._moved = now
+        self._moved = self._looked = now
         self._counters: tuple[object, ...] | None = None
 
     def observe(self, sight: Sight) -> str | None:
         """Why the engine counts as hung; None while it does not."""
-        if not self._busy(sight):
+        if not self._busy(sight) or sight.time - self._looked > AWAY:
             self._moved = sight.time
+        self._looked = sight.time
         self._moved = max(self._moved, sight.last_bytes or 0.0)
         if sight.loads is not None and sight.loads.progress != self._counters:
             self._counters = sight.loads.progress

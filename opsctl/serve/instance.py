@@ -31,6 +31,7 @@ from opsctl.system.cgroup import writable_parent
 from opsctl.system.lock import lock
 from opsctl.system.procfs import boot_id
 from opsctl.system.stderr import Stderr
+from opsctl.system.threads import aside
 
 _REAP_EVERY = 5.0
 
@@ -217,4 +218,4 @@ async def _reap_orphans() -> None:
     orphans = subreaper.OrphanReaper()
     while True:
         await asyncio.sleep(_REAP_EVERY)
-        await asyncio.to_thread(orphans.round)
+        await aside(orphans.round)

@@ -19,14 +19,19 @@ class Notifier:
     def alive(self) -> None:
         """Tell systemd's watchdog, if it asked, that the owner loop still turns."""
         if self._watchdog:
-            self.send(WATCHDOG=1)
+            self._tell({"WATCHDOG": 1}, patience=0.0)
 
     def extend(self, seconds: float) -> None:
         """Ask systemd to wait this much longer, from now, for a start or a stop to end."""
-        self.send(EXTEND_TIMEOUT_USEC=int(seconds * 1_000_000))
+        self._tell({"EXTEND_TIMEOUT_USEC": int(seconds * 1_000_000)}, patience=0.0)
 
     def send(self, **fields: str | int) -> None:
         """Send assignments such as READY=1; never raises, systemd may be restarting."""
+        self._tell(fields, patience=1.0)
+
+    def _tell(self, fields: Mapping[str, str | int], *, patience: float) -> None:
+        """Wait at most `patience` seconds for room. What is told again and again waits for none:
+        a systemd that hangs must not take the gateway with it."""
         if not self._address:
             return
         address = self._address
@@ -35,7 +40,7 @@ class Notifier:
         message = "\n".join(f"{name}={value}" for name, value in fields.items())
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
-                channel.settimeout(1.0)
-                channel.sendto(message.encode(), address)
+                channel.settimeout(patience)
+                channel.sendto(message.encode(errors="replace"), address)
         except OSError:
             return

@@ -77,7 +77,10 @@ class Snapshot:
 
 
 def save(path: Path, snapshot: Snapshot) -> None:
-    """Replace the state file; raises OSError."""
+    """Replace the state file; raises OSError.
+
+    Not flushed to disk: what it is needed for ends with the boot, and streams must not wait.
+    """
     state = snapshot.state
     document = {
         "schema": SCHEMA,
@@ -94,7 +97,7 @@ def save(path: Path, snapshot: Snapshot) -> None:
         "streaks": dict(state.failures.streaks),
         "quarantine": dict(state.failures.quarantine),
     }
-    write_atomic(path, json.dumps(document, indent=1))
+    write_atomic(path, json.dumps(document, indent=1), durable=False)
 
 
 def read(path: Path) -> Remembered | None:

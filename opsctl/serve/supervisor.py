@@ -39,7 +39,6 @@ from opsctl.system.procfs import boot_id
 
 TICK = 0.2
 SAMPLE = 1.0
-CHECK_LIMIT = 5.0
 EXTEND_EVERY, EXTEND_BY = 5.0, 60.0
 """Starts and stops of large models outlast systemd's fixed time-outs. opsctl has deadlines of its
 own for each, so while its loop lives systemd may wait on."""
@@ -261,19 +260,9 @@ class Supervisor:
         self.post(SwitchAsked(decision.profile, "policy", decision.reason))
 
     async def check_target(self, name: str) -> None:
-        """Raise PreconditionError when `name` could not start: before anything is given up for it.
-
-        Runs beside the loop and with a deadline, because a model directory may hang.
-        """
-        profile, log_dir = self.config.profiles[name], self.places.engine_log.parent
-        check = asyncio.to_thread(preflight.check_files, profile, log_dir=log_dir)
-        try:
-            await asyncio.wait_for(check, CHECK_LIMIT)
-        except TimeoutError:
-            raise PreconditionError(
-                f"profile {name!r}: its files could not be looked at within {CHECK_LIMIT:g} s",
-                hint="see whether the file system of the model hangs",
-            ) from None
+        """Raise PreconditionError when `name` could not start; nothing was given up for it yet."""
+        log_dir = self.places.engine_log.parent
+        await preflight.check_files(self.config.profiles[name], log_dir=log_dir)
         await refuse_unfit(self.config, name, self.record)
 
     def _save(self) -> None:

@@ -8,8 +8,11 @@ import tempfile
 from pathlib import Path
 
 
-def write_atomic(path: Path, data: bytes | str, mode: int = 0o600) -> None:
+def write_atomic(path: Path, data: bytes | str, mode: int = 0o600, *, durable: bool = True) -> None:
     """Replace `path` by `data`, flushed to disk before it takes the name.
+
+    Without `durable` it is not flushed: that costs nothing but the file when the host, not the
+    program, goes down, and a flush can take seconds on a busy disk.
 
     The temporary file lies beside the target, because a rename is atomic only within one
     file system. Raises OSError; the old file is untouched then.
@@ -21,13 +24,15 @@ def write_atomic(path: Path, data: bytes | str, mode: int = 0o600) -> None:
             os.fchmod(file.fileno(), mode)
             file.write(content)
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         Path(name).replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
             Path(name).unlink()
         raise
-    _sync_directory(path.parent)
+    if durable:
+        _sync_directory(path.parent)
 
 
 def _sync_directory(path: Path) -> None:

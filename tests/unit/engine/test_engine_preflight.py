@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import sys
+import threading
 from collections import namedtuple
 from pathlib import Path
 from typing import Any
@@ -65,13 +67,42 @@ async def test_a_log_directory_must_be_one(tmp_path: Path, model: Path) -> None:
         await check(profile(model), model / "config.json")
 
 
+async def test_a_file_system_that_hangs_is_said_and_holds_nobody_up(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = threading.Event()
+    monkeypatch.setattr(preflight, "_LOOK_LIMIT", 0.3)
+    monkeypatch.setattr(preflight, "_check_model", lambda *_: release.wait(30))
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0.01)
+            turns += 1
+
+    counting = asyncio.ensure_future(count())
+    try:
+        for look in (
+            preflight.check_files(profile(model), log_dir=tmp_path),
+            preflight.check(profile(model), port=free_port(), log_dir=tmp_path),
+        ):
+            with pytest.raises(PreconditionError, match="could not be looked at within") as told:
+                await look
+            assert str(model) in told.value.message
+        assert turns > 20, "the event loop went on"
+    finally:
+        counting.cancel()
+        release.set()
+
+
 async def test_a_full_disk_is_said(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(preflight.shutil, "disk_usage", lambda path: usage(1, 1, 5 << 20))
     with pytest.raises(PreconditionError, match="only 5 MiB"):
-        preflight.check_files(profile(model), log_dir=tmp_path)
+        await preflight.check_files(profile(model), log_dir=tmp_path)
     # After a crash, serving with a full disk is better than not serving.
     await preflight.check(profile(model), port=preflight.free_port(), log_dir=tmp_path)
 

@@ -54,3 +54,11 @@ def test_an_idle_engine_does_not_hang_and_work_starts_a_new_clock() -> None:
     told = verdicts(*idle, *busy)
     assert told[:109] == [None] * 109
     assert told[-1] is not None
+
+
+def test_a_host_that_was_paused_with_its_engine_is_given_time_again() -> None:
+    before = [Sight(float(t), 3, 1.0, loads(3)) for t in range(5)]
+    paused = [Sight(600.0 + t, 3, 1.0, loads(3)) for t in range(12)]
+    told = verdicts(*before, *paused)
+    assert told[: 5 + 10] == [None] * 15
+    assert told[-1] is not None, "but not for ever"

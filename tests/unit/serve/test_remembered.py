@@ -35,6 +35,16 @@ def test_counters_survive_a_restart_of_opsctl(tmp_path: Path) -> None:
     assert state.phase is Phase.STOPPED
 
 
+def test_a_slow_disk_does_not_hold_up_the_streams(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def seconds(descriptor: int) -> None:
+        raise AssertionError("waits for the disk, in the event loop")
+
+    monkeypatch.setattr("os.fsync", seconds)
+    assert remembered.read(written(tmp_path)) is not None
+
+
 def test_times_of_another_boot_mean_nothing(tmp_path: Path) -> None:
     past = remembered.read(written(tmp_path))
     assert past is not None
