@@ -34,6 +34,7 @@ from opsctl.system.stderr import Stderr
 from opsctl.system.threads import aside
 
 _REAP_EVERY = 5.0
+_ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,7 @@ class _Instance:
             reaping.cancel()
             await control.close()
             await supervisor.gateway.stop()
+            _ignore_signals()
 
     def _record_start(self) -> None:
         self._journal.record(
@@ -187,7 +189,7 @@ class _Instance:
 
     def _listen_to_signals(self) -> None:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in _ENDING:
             name = number.name
             loop.add_signal_handler(number, self._supervisor.post, StopAsked(name))
         loop.add_signal_handler(signal.SIGHUP, self._reload_quietly)
@@ -211,6 +213,17 @@ class _Instance:
     async def _engine_metrics(self) -> str | None:
         engine = self._supervisor.keeper.engine
         return None if engine is None else await engine.client.metrics_text()
+
+
+def _ignore_signals() -> None:
+    """All is done: one more signal must not make another exit code of it.
+
+    Blocked meanwhile, because a signal without its handler would end the process.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    for number in _ENDING:
+        asyncio.get_running_loop().remove_signal_handler(number)
+        signal.signal(number, signal.SIG_IGN)
 
 
 async def _reap_orphans() -> None:

@@ -165,9 +165,13 @@ class Control:
 
 @dataclass
 class Witness:
-    """Looks on from outside, for two engines at once and for slow answers."""
+    """Looks on from outside, for two engines at once and for slow answers.
+
+    A standby (`standbys`) may live beside the engine that serves, but hold no memory.
+    """
 
     control: Control
+    standbys: bool
     doubles: list[str] = field(default_factory=list)
     looks: int = 0
 
@@ -181,7 +185,9 @@ class Witness:
     def _look(self) -> None:
         self.looks += 1
         trees: dict[str, list[psutil.Process]] = {}
-        for nonce, process in engine_processes(self.control.places):
+        places = self.control.places
+        found = holders(places) if self.standbys else engine_processes(places)
+        for nonce, process in found:
             trees.setdefault(nonce, []).append(process)
         # One may have ended and the next begun while the list was read.
         alive = {n: [p for p in ps if living(p)] for n, ps in trees.items()}
@@ -202,8 +208,7 @@ def living(process: psutil.Process) -> bool:
 def engine_processes(places: Places) -> Iterator[tuple[str, psutil.Process]]:
     """Launch nonce and process of every engine of this state directory.
 
-    Its main process tells by its environment; schedulers have retitled themselves and stand in the
-    ledger of what holds memory.
+    Its main process tells by its environment, which schedulers have written their titles over.
     """
     for process in psutil.process_iter():
         try:
@@ -212,6 +217,11 @@ def engine_processes(places: Places) -> Iterator[tuple[str, psutil.Process]]:
             continue
         if environment.get(LEDGER) == str(places.simulated_gpu) and environment.get(NONCE):
             yield environment[NONCE], process
+    yield from holders(places)
+
+
+def holders(places: Places) -> Iterator[tuple[str, psutil.Process]]:
+    """Launch nonce and process of whatever holds memory, as the ledger of the engines tells it."""
     with contextlib.suppress(OSError):
         for line in places.simulated_gpu.read_text().splitlines():
             with contextlib.suppress(ValueError, KeyError, psutil.Error):
