@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO
 
 import typer
 
@@ -70,34 +71,56 @@ def _print(line: str) -> None:
 def _lines(path: Path, last: int, follow: bool) -> Iterator[str]:
     """The last lines of a file, then (when following) those that are appended to it."""
     try:
-        file = path.open(encoding="utf-8", errors="replace")
+        file = path.open("rb")
     except FileNotFoundError:
         raise OpsctlError(
             f"{path} does not exist", hint="nothing has served from this state directory yet"
         ) from None
     with file:
-        kept = deque(file, maxlen=last)
-        end = file.tell()
-    yield from (line.rstrip("\n") for line in kept)
-    if follow:
-        yield from _appended(path, end, time.sleep)
+        kept: deque[bytes] = deque(maxlen=last)
+        rest = b""
+        for line in file:
+            if follow and not line.endswith(b"\n"):
+                rest = line  # still being written
+            else:
+                kept.append(line)
+        yield from map(_text, kept)
+        if follow:
+            yield from _appended(path, file, rest, time.sleep)
 
 
-def _appended(path: Path, offset: int, wait: Callable[[float], None]) -> Iterator[str]:
-    rest = ""
-    inode = path.stat().st_ino
-    while True:
-        try:
-            stat = path.stat()
-        except FileNotFoundError:  # between the two halves of a rotation
-            wait(POLL)
-            continue
-        if stat.st_ino != inode or stat.st_size < offset:
-            inode, offset, rest = stat.st_ino, 0, ""
-        with path.open(encoding="utf-8", errors="replace") as file:
-            file.seek(offset)
-            rest += file.read()
-            offset = file.tell()
-        *complete, rest = rest.split("\n")
-        yield from complete
-        wait(POLL)
+def _appended(
+    path: Path, file: BinaryIO, rest: bytes, wait: Callable[[float], None]
+) -> Iterator[str]:
+    """Whole lines as they come; goes on in the file that takes this one's place."""
+    try:
+        while True:
+            if os.fstat(file.fileno()).st_size < file.tell():  # truncated
+                file.seek(0)
+                rest = b""
+            following = _successor(path, file)
+            *complete, rest = (rest + file.read()).split(b"\n")
+            yield from map(_text, complete)
+            if following is None:
+                wait(POLL)
+                continue
+            file.close()
+            file, rest = following, b""
+    finally:
+        file.close()
+
+
+def _successor(path: Path, file: BinaryIO) -> BinaryIO | None:
+    """The file that has the name now, when it is another one."""
+    try:
+        following = path.open("rb")
+    except FileNotFoundError:  # between the two halves of a rotation
+        return None
+    if os.path.samestat(os.fstat(following.fileno()), os.fstat(file.fileno())):
+        following.close()
+        return None
+    return following
+
+
+def _text(line: bytes) -> str:
+    return line.decode(errors="replace").rstrip("\n")
