@@ -146,6 +146,16 @@ async def test_too_little_memory_for_the_cache_is_told_as_such(
     assert "--mem-fraction-static" in f"{error.message} {error.hint}"
 
 
+async def test_more_ranks_than_the_host_has_room_for_are_told_in_sglangs_own_words(
+    profile: LaunchProfile, tmp_path: Path
+) -> None:
+    """No class of its own: the line that explains it is found above those of the aftermath."""
+    flags = {**profile.flags, "tp-size": 8}
+    error = await failed_start(profile.model_copy(update={"flags": flags}), tmp_path)
+    assert error.kind == "exited"
+    assert "the total number of ranks (dp_size * tp_size * pp_size = 8)" in error.message
+
+
 async def test_a_port_that_another_engine_holds_is_found_before_anything_is_started(
     profile: LaunchProfile, tmp_path: Path
 ) -> None:
