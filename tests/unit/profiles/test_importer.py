@@ -140,8 +140,8 @@ def test_docker_run_becomes_the_command_on_the_host() -> None:
     text = """
 export HF_TOKEN=hf_ABCDEFGHIJKLMNOPQRST OUTSIDE=1 PASSED=2
 sudo docker run -itd --rm --gpus '"device=0,1"' --shm-size 32g --ipc=host -p30000:30000 \\
-  -v /data/models:/models -v $HOME/cache:/root/.cache --ulimit memlock=-1 -w /models \\
-  -e HF_TOKEN -e PASSED -eA=b --env HF_HOME=/root/.cache/hf --env-file vars --name x \\
+  -v /data/models:/models -v $HOME/cache:/cache --ulimit memlock=-1 -w /models \\
+  -e HF_TOKEN -e PASSED -eA=b --env HF_HOME=/cache/hf --env-file vars --name x \\
   lmsysorg/sglang:v0.5.23 python3 -m sglang.launch_server --model-path ./kimi --tp 2
 """
     found = written(text)

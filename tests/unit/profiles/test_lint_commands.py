@@ -171,7 +171,7 @@ COMMANDS = [
         "Qwen3.5 NVFP4 on 4 GPUs with NEXTN, docker run, 0.5.10",
         10,
         """docker run --gpus '"device=0,1,2,3"' --ipc=host --shm-size=8g --network=host -d \\
-           -v /data/hf:/root/.cache/huggingface -e NCCL_P2P_LEVEL=SYS \\
+           -v /data/hf:/cache/huggingface -e NCCL_P2P_LEVEL=SYS \\
            -e SGLANG_ENABLE_SPEC_V2=True example/sglang:cu130 \\
            python3 -m sglang.launch_server --model vendor/qwen3.5-nvfp4 \\
            --tensor-parallel-size 4 --quantization modelopt_fp4 --kv-cache-dtype fp8_e4m3 \\
@@ -302,7 +302,7 @@ COMMANDS = [
         "four replicas of a dense model, docker run, flags twice",
         23,
         """docker run --gpus all --shm-size 32g -p 8000:8000 -e OMP_NUM_THREADS=1 \\
-           -v ~/.cache/huggingface:/root/.cache/huggingface --ipc=host lmsysorg/sglang:latest \\
+           -v ~/.cache/huggingface:/cache/huggingface --ipc=host lmsysorg/sglang:latest \\
            python3 -m sglang.launch_server --model-path Qwen/QwQ-32B --host 0.0.0.0 --port 8000 \\
            --trust-remote-code --attention-backend flashinfer --quantization fp8 --dp-size 4 \\
            --tp 2 --pp-size 1 --schedule-policy fcfs --schedule-conservativeness 0.1 \\
