@@ -332,6 +332,8 @@ async def _refused(port: int) -> bool:
         _, writer = await asyncio.open_connection("127.0.0.1", port)
     except ConnectionRefusedError:
         return True
+    except ConnectionResetError:  # it waited to be accepted while the listener was closed
+        return False
     writer.close()
     return False
 

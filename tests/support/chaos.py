@@ -364,7 +364,8 @@ class Chaos:
         if before is None or answer is None or answer["status"] != 200:
             return
         news = before["profile"] != profile or before["state"] != "serving"
-        told = ("switch_begun",) if news and answer["target"] == profile else ()
+        begins = news and before["target"] != profile and answer["target"] == profile
+        told = ("switch_begun",) if begins else ()
         self.deeds.append(Deed(begun, f"switch {profile}", frozenset(told)))
 
     async def _pause(self) -> None:
