@@ -1,0 +1,1 @@
+"""Patches for an installed SGLang and FlashInfer: versioned, verified, reversible."""
