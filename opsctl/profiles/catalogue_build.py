@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from packaging.version import Version
@@ -27,12 +27,13 @@ _PLATFORM = ("--python-version", "3.11", "--platform", "manylinux_2_34_x86_64")
 _UNREAD = ("sglang/multimodal_gen/", "sglang/test/")
 
 
-def download(version: str, folder: Path, *, sha256: str | None = None) -> Path:
+def download(package: str, version: str, folder: Path, *, sha256: str | None = None) -> Path:
     """Fetch a release's wheel into a folder, unless it is there; raises CalledProcessError."""
-    found = sorted(folder.glob(f"sglang-{version}-*.whl"))
+    names = f"{package.replace('-', '_')}-{version}-*.whl"
+    found = sorted(folder.glob(names))
     if not found:
         with tempfile.NamedTemporaryFile("w", suffix=".txt") as wanted:
-            wanted.write(f"sglang=={version}" + (f" --hash=sha256:{sha256}" if sha256 else ""))
+            wanted.write(f"{package}=={version}" + (f" --hash=sha256:{sha256}" if sha256 else ""))
             wanted.flush()
             subprocess.run(
                 [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
@@ -43,16 +44,27 @@ def download(version: str, folder: Path, *, sha256: str | None = None) -> Path:
                 text=True,
                 stdin=subprocess.DEVNULL,
             )
-        found = sorted(folder.glob(f"sglang-{version}-*.whl"))
+        found = sorted(folder.glob(names))
     return found[0]
 
 
-def unpack(wheel: Path, folder: Path) -> None:
-    """Unpack a wheel's metadata and those of its sources that a server reads."""
+def read_by_a_server(archive: zipfile.ZipFile) -> Iterable[str]:
+    """Return the names of a wheel's metadata and of those sources that a server reads."""
+    return (
+        name
+        for name in archive.namelist()
+        if name.endswith((".py", ".dist-info/METADATA")) and not name.startswith(_UNREAD)
+    )
+
+
+def unpack(
+    wheel: Path,
+    folder: Path,
+    chosen: Callable[[zipfile.ZipFile], Iterable[str]] = read_by_a_server,
+) -> None:
+    """Unpack the chosen files of a wheel."""
     with zipfile.ZipFile(wheel) as archive:
-        for name in archive.namelist():
-            if name.endswith((".py", ".dist-info/METADATA")) and not name.startswith(_UNREAD):
-                archive.extract(name, folder)
+        archive.extractall(folder, chosen(archive))
 
 
 def digest(wheel: Path) -> str:
@@ -65,7 +77,7 @@ def _read(versions: Sequence[str], kept: Path | None) -> Iterator[tuple[Catalogu
     for version in versions:
         with tempfile.TemporaryDirectory(prefix="opsctl-catalogue-") as name:
             temporary = Path(name)
-            wheel = download(version, kept or temporary)
+            wheel = download("sglang", version, kept or temporary)
             unpack(wheel, temporary / "unpacked")
             catalogue = installed(temporary / "unpacked")
             for what in catalogue.unread:
