@@ -1,0 +1,63 @@
+"""FlashInfer's JIT cache: builds that a patch makes stale are put out of the way, then removed.
+
+Layout: <cache>/<flashinfer version>/<architectures>/{cached_ops,generated}/<module>/
+(`flashinfer/jit/env.py`, 0.6.3 to 0.7.2).
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from opsctl.errors import PreconditionError
+
+_ASIDE = ".opsctl-stale"
+READY_MADE = "flashinfer_jit_cache/jit_cache"
+"""Where the package flashinfer-jit-cache keeps modules that are taken before any is built."""
+
+
+def builds(caches: Sequence[Path], version: str, globs: Collection[str]) -> list[Path]:
+    """Return the folders of built modules that match, for one version of FlashInfer."""
+    found = {
+        path
+        for cache in caches
+        for glob in globs
+        for kind in ("cached_ops", "generated")
+        for path in (cache / version).glob(f"*/{kind}/{glob}")
+        if path.is_dir() and not path.is_symlink() and not path.name.endswith(_ASIDE)
+    }
+    return sorted(found)
+
+
+def ready_made(root: Path, glob: str) -> bool:
+    """Whether flashinfer-jit-cache brings a module that matches, which would be taken as it is."""
+    return any((root / READY_MADE).glob(f"{glob}/*.so"))
+
+
+@contextmanager
+def put_aside(folders: Sequence[Path]) -> Iterator[None]:
+    """Rename folders; removed at the end, put back on any error.
+
+    Raises PreconditionError where one cannot be renamed.
+    """
+    moved: list[tuple[Path, Path]] = []
+    try:
+        for folder in folders:
+            aside = folder.with_name(folder.name + _ASIDE)
+            shutil.rmtree(aside, ignore_errors=True)
+            folder.rename(aside)
+            moved.append((folder, aside))
+        yield
+    except BaseException as error:
+        for folder, aside in moved:
+            aside.rename(folder)
+        if isinstance(error, OSError):
+            raise PreconditionError(
+                f"{error.filename}: a stale build cannot be put aside: {error.strerror}",
+                hint="run it as the user who owns the cache, or name the cache with --jit-cache",
+            ) from error
+        raise
+    for _, aside in moved:
+        shutil.rmtree(aside, ignore_errors=True)
