@@ -189,6 +189,9 @@ class LaunchProfile(Model):
         default_factory=dict,
         description='Environment variables or references to secrets; null or "" removes one.',
     )
+    requires_patches: Texts = Field(
+        (), description="Patches of `opsctl patch list` without which the profile is not started."
+    )
     timeouts: Timeouts = Field(default_factory=Timeouts)
     expect_log: Texts = Field(
         (), description="Texts the log must show by ready; a missing one marks the start degraded."

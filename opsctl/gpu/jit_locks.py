@@ -67,23 +67,32 @@ class JitLock:
 
 def caches(uid: int, environment: Mapping[str, str]) -> tuple[Cache, ...]:
     """Where the compilers of a user keep what they built, given the engine's environment."""
-    try:
-        user = pwd.getpwuid(uid)
-        name, home = user.pw_name, Path(environment.get("HOME") or user.pw_dir)
-    except KeyError:
-        name, home = str(uid), Path(environment.get("HOME") or "/nonexistent")
+    name, home = _name_and_home(uid, environment)
     base = Path(environment.get("XDG_CACHE_HOME") or home / ".cache")
-    flashinfer = Path(environment.get("FLASHINFER_WORKSPACE_BASE") or home) / ".cache/flashinfer"
     extensions = base / "torch_extensions"
     triton = Path(environment.get("TRITON_HOME") or home) / ".triton/cache"
     inductor = Path(tempfile.gettempdir()) / f"torchinductor_{name}"
     return (
-        Cache(flashinfer, uid),
+        Cache(flashinfer_cache(uid, environment), uid),
         Cache(Path(environment.get("TVM_FFI_CACHE_DIR") or base / "tvm-ffi"), uid),
         Cache(Path(environment.get("TORCH_EXTENSIONS_DIR") or extensions), uid, batons=True),
         Cache(Path(environment.get("TRITON_CACHE_DIR") or triton), uid),
         Cache(Path(environment.get("TORCHINDUCTOR_CACHE_DIR") or inductor), uid),
     )
+
+
+def flashinfer_cache(uid: int, environment: Mapping[str, str]) -> Path:
+    """Where FlashInfer keeps what it built for a user."""
+    home = _name_and_home(uid, environment)[1]
+    return Path(environment.get("FLASHINFER_WORKSPACE_BASE") or home) / ".cache/flashinfer"
+
+
+def _name_and_home(uid: int, environment: Mapping[str, str]) -> tuple[str, Path]:
+    try:
+        user = pwd.getpwuid(uid)
+    except KeyError:
+        return str(uid), Path(environment.get("HOME") or "/nonexistent")
+    return user.pw_name, Path(environment.get("HOME") or user.pw_dir)
 
 
 def caches_of(pid: int) -> tuple[Cache, ...]:

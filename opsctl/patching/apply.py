@@ -68,6 +68,15 @@ def check(
     return found, verify.findings(found, installed)
 
 
+def preview(series: Series, environment: Environment, names: Collection[str]) -> tuple[Edit, ...]:
+    """Return what applying those of the named patches that can be applied would change."""
+    installed = read(environment, series)
+    found = _states(series, environment, installed, None)
+    ready = {x.patch.name for x in found if x.patch.name in names and x.state == "applicable"}
+    wanted = plan.wanted_names(found, ready, apply=True)
+    return _planned(series, environment, installed, wanted, ()).edits
+
+
 def change(
     series: Series,
     environment: Environment,

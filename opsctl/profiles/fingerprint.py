@@ -18,7 +18,7 @@ def fingerprint(profile: LaunchProfile) -> str:
     flags (`tp_size`, `tp-size`) do not change it; secrets count by their reference,
     and a literal that looks like one by its name: a new token is not a new speed.
     """
-    facts = {
+    facts: dict[str, object] = {
         "engine": profile.engine,
         "python": profile.python,
         "model": profile.model,
@@ -30,5 +30,7 @@ def fingerprint(profile: LaunchProfile) -> str:
             if value
         },
     }
+    if profile.requires_patches:
+        facts["requires_patches"] = sorted(profile.requires_patches)
     text = json.dumps(facts, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
