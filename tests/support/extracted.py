@@ -8,6 +8,7 @@ import __future__
 
 import ast
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign
@@ -29,7 +30,7 @@ def extract(source: str, *names: str, given: dict[str, Any]) -> dict[str, Any]:
     evaluated. The result is the namespace they ran in: `given` (copied) and what they define.
     Raises MissingDefinitionError.
     """
-    module = ast.parse(source)
+    module = _parsed(source)
     namespace = dict(given)
     plain = [name for name in names if "." not in name]
     chosen = [node for name in plain for node in _find(module.body, name)]
@@ -39,6 +40,11 @@ def extract(source: str, *names: str, given: dict[str, Any]) -> dict[str, Any]:
         if "." in name:
             namespace[name] = _method(module, name, namespace)
     return namespace
+
+
+@lru_cache(maxsize=64)
+def _parsed(source: str) -> ast.Module:
+    return ast.parse(source)
 
 
 def _find(body: list[ast.stmt], name: str) -> list[_Definition]:
