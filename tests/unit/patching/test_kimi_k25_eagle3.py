@@ -102,8 +102,7 @@ def test_unpatched_the_hook_is_missing(hook: str) -> None:
         extract(source(MODEL), f"KimiK25ForConditionalGeneration.{hook}", given={})
 
 
-def test_nothing_else_is_asked_of_the_target_model() -> None:
-    """Every method that the speculative code of the release calls on the target is a hook."""
+def test_each_hook_that_the_release_calls_on_its_target_is_there() -> None:
     asked = {
         name
         for path in CALLERS
