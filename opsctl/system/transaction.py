@@ -29,6 +29,7 @@ from opsctl.system.transaction_files import (
     STRAY,
     about,
     digest,
+    discard,
     in_words,
     keep_old,
     make_folder,
@@ -110,7 +111,7 @@ def recover(journal: Path, *, root: Path) -> bool:
     touched, for a damaged journal and where somebody else changed one of its files since.
     """
     try:
-        draft(journal).unlink(missing_ok=True)
+        discard(draft(journal))
         if not os.path.lexists(journal):
             return False
         record = read(journal, root)
@@ -206,7 +207,7 @@ def _give_up(record: Record, journal: Path, error: BaseException) -> None:
         if os.path.lexists(journal):
             _roll_back(record, journal)
         else:
-            draft(journal).unlink(missing_ok=True)
+            discard(draft(journal))
             _discard(record)
     except (OSError, PreconditionError) as worse:
         raise PreconditionError(
@@ -235,7 +236,7 @@ def _undone(entry: Entry, journal: Path) -> Callable[[], object]:
     """Return what brings a file back; raises PreconditionError where it is a third party's now."""
     now = digest(entry.path)
     if entry.old and os.path.lexists(entry.old):
-        # Two names of one file: it was not replaced yet. A rename would leave both names.
+        # Two names of one file: it was not replaced yet, even if it was edited since.
         if now is not None and os.path.samestat(entry.path.lstat(), entry.old.lstat()):
             return nothing
         if now == entry.after and digest(entry.old) == entry.before:
@@ -257,4 +258,4 @@ def _discard(record: Record) -> None:
         for beside in (entry.new, entry.old):
             if beside:
                 with about(entry.path):
-                    beside.unlink(missing_ok=True)
+                    discard(beside)

@@ -107,6 +107,15 @@ def keep_old(path: Path, old: Path) -> None:
         write_new(old, path.read_bytes(), mode=mode, owner=was, mtime_ns=was.st_mtime_ns)
 
 
+def discard(path: Path) -> None:
+    """Remove a file of opsctl's own, if it is there; raises OSError.
+
+    It is looked for first: on a read-only file system even removing nothing is an error.
+    """
+    if os.path.lexists(path):
+        path.unlink()
+
+
 def make_folder(path: Path) -> None:
     """Make a directory that belongs to whom its parent belongs to; raises OSError."""
     path.mkdir(0o755)

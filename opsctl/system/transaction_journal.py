@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from opsctl.errors import PreconditionError
-from opsctl.system.transaction_files import STRAY, sync, write_new
+from opsctl.system.transaction_files import STRAY, discard, sync, write_new
 
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
@@ -50,7 +50,7 @@ def write(journal: Path, record: Record) -> None:
     """Write the journal so that it is there whole or not at all; raises OSError."""
     journal.parent.mkdir(parents=True, exist_ok=True)
     unfinished = draft(journal)
-    unfinished.unlink(missing_ok=True)
+    discard(unfinished)
     owner = journal.parent.stat()
     text = record.model_dump_json(indent=1) + "\n"
     write_new(unfinished, text.encode(), mode=0o600, owner=owner, mtime_ns=None)

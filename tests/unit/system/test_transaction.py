@@ -257,6 +257,24 @@ def test_what_somebody_else_changed_meanwhile_is_left_alone(root: Path, journal:
     assert journal.exists()
 
 
+def test_a_file_that_somebody_edited_before_it_was_replaced_keeps_the_edit(
+    root: Path, journal: Path
+) -> None:
+    def die(*_: object) -> None:
+        raise Boom
+
+    with pytest.MonkeyPatch.context() as patched, pytest.raises(Boom):
+        patched.setattr("opsctl.system.transaction._switch", die)
+        patched.setattr("opsctl.system.transaction._give_up", lambda *_: None)
+        apply(three(root), journal, root=root)
+    (root / "p/a.py").write_text("edited in place")
+    before = snapshot(root)["p/a.py"]
+    assert recover(journal, root=root)
+    assert (root / "p/a.py").read_text() == "edited in place"
+    assert (root / "p/a.py").stat().st_nlink == 1
+    assert snapshot(root)["p/a.py"] != before, "it had a second name until then"
+
+
 def test_a_package_that_was_installed_again_meanwhile_is_fine(root: Path, journal: Path) -> None:
     unfinished(root, journal, three(root))
     for name in ("p/a.py", "p/b.py"):
