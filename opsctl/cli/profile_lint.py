@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from opsctl.config.load import Loaded
+    from opsctl.config.schema import LaunchProfile
     from opsctl.profiles.catalogue import Catalogue
     from opsctl.profiles.lint import Finding
     from opsctl.profiles.lint_gather import Gpus
+    from opsctl.profiles.lint_model import Patches
 
 SCHEMA = "opsctl/profile-lint/v1"
 
@@ -79,7 +81,14 @@ def lint(
     findings: list[Finding] = []
     for name in chosen:
         profile = loaded.config.profiles[name]
-        found = check(name, profile, gpus, catalogue=catalogue, config=loaded.config)
+        found = check(
+            name,
+            profile,
+            gpus,
+            catalogue=catalogue,
+            config=loaded.config,
+            patches=_patches(profile, sglang, sglang_version),
+        )
         findings += in_order(found, positions)
     _show(findings, chosen, output)
     if any(finding.severity == "error" for finding in findings):
@@ -121,6 +130,17 @@ def _catalogue(path: str | None, version: str | None) -> Catalogue | None:
             f"--sglang: {path} is no interpreter, environment or site-packages directory"
         )
     return catalogues.installed(Path(found))
+
+
+def _patches(profile: LaunchProfile, path: str | None, version: str | None) -> Patches:
+    """What is patched in the SGLang that is linted against; a bare release is not patched."""
+    from opsctl.patching.environment import locate
+    from opsctl.patching.preflight import of_profile
+    from opsctl.profiles.lint_model import Patches
+
+    if version is not None:
+        return Patches()
+    return of_profile(profile, locate(path) if path is not None else None)
 
 
 def _gpus(kind: GpuKind) -> Gpus:

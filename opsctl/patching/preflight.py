@@ -1,17 +1,18 @@
-"""Refuses to start a profile without the patches it requires."""
+"""Which patches a profile requires, and whether they are there."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from opsctl.config.names import expand_home
 from opsctl.config.schema import Config, LaunchProfile
-from opsctl.errors import OpsctlError, PreconditionError
+from opsctl.errors import OpsctlError
 from opsctl.patching.apply import look
 from opsctl.patching.environment import Environment, locate
-from opsctl.patching.series import Series, load
+from opsctl.patching.series import load
 from opsctl.patching.states import PatchState
+from opsctl.profiles.lint_model import Patches
 
 SATISFIED = frozenset({"applied", "not needed", "superseded"})
 
@@ -37,40 +38,30 @@ def required(config: Config, environment: Environment) -> set[str]:
     }
 
 
-def applied(profile: LaunchProfile) -> frozenset[str]:
-    """Return the names of the patches that are applied where a profile runs; nothing is raised."""
+def of_profile(profile: LaunchProfile, environment: Environment | None = None) -> Patches:
+    """Return which patches are applied where a profile runs, and which required ones are not.
+
+    An environment that is not there, or cannot be looked at, has none.
+    """
+    if profile.engine == "simulated":
+        return Patches()
     try:
-        environment = locate(interpreter(profile))
-        return frozenset(
-            x.patch.name for x in look(load(), environment, running=_nobody) if x.state == "applied"
-        )
-    except (OpsctlError, OSError):
-        return frozenset()
+        there = environment or locate(interpreter(profile))
+        found = {x.patch.name: x for x in look(load(), there, running=_nobody)}
+    except (OpsctlError, OSError) as error:
+        return Patches(missing=dict.fromkeys(profile.requires_patches, f"not applied: {error}"))
+    applied = frozenset(name for name, state in found.items() if state.state == "applied")
+    return Patches(applied, dict(_missing(profile, found)), there.named)
 
 
-def refuse_unpatched(config: Config, name: str) -> None:
-    """Raise PreconditionError when a patch that a profile requires is not there."""
-    profile = config.profiles[name]
-    if profile.engine == "simulated" or not profile.requires_patches:
-        return
-    series, environment = load(), locate(interpreter(profile))
-    states = {x.patch.name: x for x in look(series, environment, running=_nobody)}
-    missing = list(_missing(series, profile, states))
-    if missing:
-        chosen = " ".join(f"--only {x.patch.name}" for x in missing)
-        told = "\n".join(f"  {x.patch.name} is {x.state}: {x.reason}".rstrip(": ") for x in missing)
-        raise PreconditionError(
-            f"profile {name!r} requires patches that are not applied:\n{told}",
-            hint=f"opsctl patch apply {environment.named} {chosen}",
-        )
-
-
-def _missing(
-    series: Series, profile: LaunchProfile, states: dict[str, PatchState]
-) -> Iterator[PatchState]:
-    for name in series.with_needs(profile.requires_patches):
-        if states[name].state not in SATISFIED:
-            yield states[name]
+def _missing(profile: LaunchProfile, found: Mapping[str, PatchState]) -> Iterator[tuple[str, str]]:
+    for name in profile.requires_patches:
+        if name not in found:
+            yield name, f"no patch of this opsctl; there are {', '.join(found)}"
+            continue
+        for each in load().with_needs([name]):
+            if found[each].state not in SATISFIED:
+                yield each, f"{found[each].state}: {found[each].reason}".rstrip(": ")
 
 
 def _is_of(profile: LaunchProfile, environment: Environment) -> bool:

@@ -8,7 +8,8 @@ from opsctl.config.schema import Config
 from opsctl.errors import PreconditionError
 from opsctl.profiles.catalogue import CatalogueError
 from opsctl.profiles.lint import Finding, errors
-from opsctl.profiles.lint_gather import Gpus, check, installed
+from opsctl.profiles.lint_gather import NO_PATCHES, Gpus, check, installed
+from opsctl.profiles.lint_model import Patches
 
 Record = Callable[..., None]
 UNKNOWN = Gpus()
@@ -19,7 +20,12 @@ def _unrecorded(event: str, **facts: object) -> None:
 
 
 def lint_refusal(
-    config: Config, profile_name: str, *, gpus: Gpus = UNKNOWN, record: Record = _unrecorded
+    config: Config,
+    profile_name: str,
+    *,
+    gpus: Gpus = UNKNOWN,
+    patches: Patches = NO_PATCHES,
+    record: Record = _unrecorded,
 ) -> None:
     """Raise PreconditionError with every error of the profile's lint, before an engine is started.
 
@@ -38,7 +44,9 @@ def lint_refusal(
     if catalogue is None:
         record("lint_skipped", profile=profile_name, why="no SGLang found for its `python`")
         return
-    found = check(profile_name, profile, gpus, catalogue=catalogue, config=config, here=True)
+    found = check(
+        profile_name, profile, gpus, catalogue=catalogue, config=config, here=True, patches=patches
+    )
     allowed = config.serve.allow_findings
     overridden = sorted({x.code for x in errors(found)} & set(allowed))
     if overridden:

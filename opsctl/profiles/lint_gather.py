@@ -15,8 +15,10 @@ from opsctl.profiles.catalogue import Catalogue
 from opsctl.profiles.catalogue_locate import sources_root
 from opsctl.profiles.flags import rendered
 from opsctl.profiles.lint import Finding, Host, lint, needs_history, note, simulated
+from opsctl.profiles.lint_model import Patches
 from opsctl.profiles.lint_rules_environment import DIRECTORIES, FILES
 
+NO_PATCHES = Patches()
 NEWEST = catalogues.KNOWN_VERSIONS[-1]
 _ADAPTIVE = "speculative-adaptive-config"
 
@@ -49,8 +51,9 @@ def check(
     catalogue: Catalogue | None = None,
     config: Config | None = None,
     here: bool | None = None,
+    patches: Patches = NO_PATCHES,
 ) -> tuple[Finding, ...]:
-    """Lint one profile against the SGLang it will run in, or the given one.
+    """Lint one profile against the SGLang it will run in, or the given one, and its patches.
 
     Where none is found, the newest known release is assumed and a finding says so. `here` says
     whether the engine will run on this machine; None takes that from its interpreter and model.
@@ -65,6 +68,7 @@ def check(
         what = f"no SGLang found for `python`: {NEWEST}, the newest known release, is assumed"
         notes.append(note("assumed-release", name, "python", what))
     host = gather(profile, gpus, here=here if here is not None else _here(profile, own))
+    host = replace(host, patches=patches)
     others = _history() if needs_history(profile, used) else ()
     return (*notes, *lint(name, profile, used, host, config=config, others=others))
 

@@ -31,6 +31,17 @@ class Finding:
 
 
 @dataclass(frozen=True)
+class Patches:
+    """What `opsctl patch` tells of the SGLang that a profile runs in."""
+
+    applied: frozenset[str] = frozenset()
+    missing: Mapping[str, str] = field(default_factory=dict)
+    """Patches that the profile requires and that are not there, and why."""
+    environment: str = ""
+    """How a command line names it."""
+
+
+@dataclass(frozen=True)
 class Host:
     """What is known of the machine and of the files the profile names. None is unknown."""
 
@@ -51,6 +62,7 @@ class Host:
     """Content of the file of `speculative-adaptive-config`, as JSON gives it."""
     adaptive_problem: str = ""
     """Why that file could not be read, in words."""
+    patches: Patches = Patches()
     here: bool = True
     """The engine will run on this machine: a path that is not here is an error, not a surprise."""
 

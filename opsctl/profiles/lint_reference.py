@@ -23,7 +23,7 @@ how to repair it, and where that is known from.
 Versions are those of SGLang; a number such as 0.5.14 includes later ones unless it says so. Rules
 whose code begins with `sm120` apply to workstation Blackwell (compute capability 12.x) only.
 
-An error can be overridden by its code, for example when SGLang is patched:
+An error can be overridden by its code, for example when a build of your own has been mended:
 
 ```yaml
 serve:

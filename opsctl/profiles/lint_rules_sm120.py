@@ -42,7 +42,7 @@ def _nvfp4(s: Subject) -> bool:
 
 def _fusion_crash(s: Subject) -> Iterator[Complaint]:
     setting = _fusion(s)
-    if setting is not None and s.since(14):
+    if setting is not None and s.since(14) and not s.patched("allreduce-fusion"):
         yield Complaint(
             setting.key,
             f"SGLang {s.catalogue.version} ends at start with FlashInfer's all-reduce fusion on "
@@ -52,7 +52,7 @@ def _fusion_crash(s: Subject) -> Iterator[Complaint]:
 
 def _fusion_ignored(s: Subject) -> Iterator[Complaint]:
     setting = _fusion(s)
-    if setting is not None and s.before(14):
+    if setting is not None and s.before(14) and not s.patched("allreduce-fusion"):
         yield Complaint(
             setting.key,
             f"SGLang {s.catalogue.version} ignores `--{setting.written}` on SM120, unless it is "
@@ -69,14 +69,18 @@ def _multicast(s: Subject) -> Iterator[Complaint]:
         )
 
 
+def _symm_mem_unpatched(s: Subject) -> bool:
+    return s.has("enable-torch-symm-mem") and not s.patched("torch-symm-mem")
+
+
 def _symm_mem_crash(s: Subject) -> Iterator[Complaint]:
-    if s.sm120 and s.before(14) and s.has("enable-torch-symm-mem"):
+    if s.sm120 and s.before(14) and _symm_mem_unpatched(s):
         what = f"SGLang {s.catalogue.version} ends at start with `KeyError: 12` on SM120"
         yield Complaint(s.key("enable-torch-symm-mem"), what)
 
 
 def _symm_mem_off(s: Subject) -> Iterator[Complaint]:
-    if s.sm120 and s.since(14) and s.has("enable-torch-symm-mem"):
+    if s.sm120 and s.since(14) and _symm_mem_unpatched(s):
         what = "SGLang warns and leaves Torch symmetric memory off on SM120"
         yield Complaint(s.key("enable-torch-symm-mem"), what)
 
@@ -130,7 +134,8 @@ def _sm100_runner(s: Subject) -> Iterator[Complaint]:
 
 
 def _deepgemm(s: Subject) -> Iterator[Complaint]:
-    if _nvfp4(s) and s.before(13) and s.enabled(_DEEPGEMM) is not False:
+    off = s.enabled(_DEEPGEMM) is False or s.patched("deepgemm-scales")
+    if _nvfp4(s) and s.before(13) and not off:
         key = f"environment.{_DEEPGEMM}" if _DEEPGEMM in s.variables else "environment"
         what = (
             f"SGLang {s.catalogue.version} uses DeepGEMM with SM100's scale format on SM120: "
@@ -219,7 +224,8 @@ RULES = (
         "FlashInfer's all-reduce fusion is for SM90 and SM100: a ValueError ends the start after "
         "the weights are loaded. Upstream closed its own attempt for SM12x, as it was slower on "
         "PCIe.",
-        "Remove the flag; 0.5.22 and later have SGLANG_ENABLE_PCIE_IPC_ALLREDUCE for PCIe.",
+        "Remove the flag; 0.5.22 and later have SGLANG_ENABLE_PCIE_IPC_ALLREDUCE for PCIe. To "
+        "measure it: `opsctl patch apply --only allreduce-fusion`.",
         "0.5.14-0.5.23 `layers/flashinfer_comm_fusion.py:_resolve_backend`; sglang#15650, #32330",
         _fusion_crash,
     ),
@@ -227,7 +233,7 @@ RULES = (
         "sm120-fusion-ignored",
         "warning",
         "Up to 0.5.13 the flag passes and is never applied.",
-        "Remove the flag.",
+        "Remove the flag. To measure it: `opsctl patch apply --only allreduce-fusion`.",
         "0.5.9 `layers/communicator.py:apply_flashinfer_allreduce_fusion`",
         _fusion_ignored,
     ),
@@ -243,7 +249,7 @@ RULES = (
         "sm120-symm-mem-crash",
         "error",
         "The size table has no entry for compute capability 12.",
-        "Remove the flag.",
+        "Remove the flag. To measure it: `opsctl patch apply --only torch-symm-mem`.",
         "0.5.9-0.5.13 `distributed/device_communicators/torch_symm_mem.py`",
         _symm_mem_crash,
     ),
@@ -251,7 +257,7 @@ RULES = (
         "sm120-symm-mem-off",
         "warning",
         "The flag does nothing here: no size for SM120, and no multicast over PCIe.",
-        "Remove the flag.",
+        "Remove the flag. To measure it: `opsctl patch apply --only torch-symm-mem`.",
         "0.5.14-0.5.23 `distributed/device_communicators/torch_symm_mem.py`; sglang#30364",
         _symm_mem_off,
     ),
@@ -317,7 +323,7 @@ RULES = (
         "sm120-deepgemm",
         "error",
         "Up to 0.5.12 SM120 counts as a Blackwell with UE8M0 scales; results are NaN.",
-        'Set SGLANG_ENABLE_JIT_DEEPGEMM to "0".',
+        'Set SGLANG_ENABLE_JIT_DEEPGEMM to "0", or `opsctl patch apply --only deepgemm-scales`.',
         "0.5.9-0.5.12 `layers/deep_gemm_wrapper/configurer.py`; sglang#19948",
         _deepgemm,
     ),

@@ -182,7 +182,8 @@ def _mla_draft_too_new(s: Subject) -> bool:
 
 
 def _kimi_hooks(s: Subject) -> Iterator[Complaint]:
-    if s.algorithm == "EAGLE3" and s.before(10) and KIMI_K25 in s.architectures:
+    lacking = s.before(10) and not s.patched("kimi-k25-eagle3")
+    if s.algorithm == "EAGLE3" and lacking and KIMI_K25 in s.architectures:
         what = f"SGLang {s.catalogue.version} has no EAGLE-3 hooks in Kimi K2.5"
         yield Complaint(s.key("speculative-algorithm"), what)
 
@@ -321,7 +322,7 @@ RULES = (
         "kimi-eagle3-hooks",
         "error",
         "0.5.9 has no `set_eagle3_layers_to_capture` for Kimi K2.5.",
-        "Use SGLang 0.5.10 or later.",
+        "Use SGLang 0.5.10 or later, or `opsctl patch apply --only kimi-k25-eagle3`.",
         "0.5.9 `srt/models/kimi_k25.py`",
         _kimi_hooks,
     ),

@@ -69,6 +69,10 @@ class Subject:
     def _by_name(self) -> Mapping[str, Setting]:
         return {setting.name: setting for setting in self.settings}
 
+    def patched(self, name: str) -> bool:
+        """Whether one of opsctl's patches is applied to that SGLang."""
+        return name in self.host.patches.applied
+
     @cached_property
     def release(self) -> Release:
         """Major, minor, patch of the SGLang the profile is linted against."""

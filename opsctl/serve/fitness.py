@@ -9,6 +9,7 @@ from functools import partial
 from opsctl.config.schema import Config
 from opsctl.errors import PreconditionError
 from opsctl.gpu import nvml
+from opsctl.patching.preflight import of_profile
 from opsctl.profiles.lint_gate import lint_refusal
 from opsctl.profiles.lint_gather import Gpus
 from opsctl.system.threads import aside
@@ -29,7 +30,11 @@ async def refuse_unfit(config: Config, name: str, record: Callable[..., None]) -
     def tell(event: str, **facts: object) -> None:  # the journal belongs to the loop
         loop.call_soon_threadsafe(partial(record, event, **facts))
 
-    check = aside(partial(lint_refusal, config, name, gpus=gpus, record=tell), key=("lint", name))
+    def look() -> None:
+        patches = of_profile(config.profiles[name])
+        lint_refusal(config, name, gpus=gpus, patches=patches, record=tell)
+
+    check = aside(look, key=("lint", name))
     try:
         await asyncio.wait_for(check, LIMIT)
     except TimeoutError:

@@ -12,6 +12,7 @@ from opsctl.config.load import load_text
 from opsctl.config.schema import Config, LaunchProfile
 from opsctl.profiles.catalogue import KNOWN_VERSIONS, shipped
 from opsctl.profiles.lint import NOTES, RULES, Finding, Host, errors, lint
+from opsctl.profiles.lint_model import Patches
 
 SM120 = Host(compute_capability=(12, 0), gpu_count=8)
 EAGLE3: dict[str, Any] = {
@@ -110,7 +111,23 @@ NO_DRAFT = {"draft_model": None}
 ADAPTIVE_FILE = ADAPTIVE | {"speculative-adaptive-config": "/etc/steps.json"}
 GOOD_FILE = {"1": {"candidate_steps": [1, 3]}, "8": {"candidate_steps": [0]}}
 
+FUSION = {"enable-flashinfer-allreduce-fusion": True}
+SYMM_MEM = {"enable-torch-symm-mem": True}
+BLOCKED = Patches(
+    missing={"torch-symm-mem": "applicable"}, environment="--python /opt/v/bin/python"
+)
+
+
+def patched(name: str) -> Host:
+    return host(patches=Patches(applied=frozenset({name})))
+
+
 FIRES: list[tuple[str, Case, str]] = [
+    # --- patches
+    ("patch-missing", Case(host=host(patches=BLOCKED)), "requires_patches"),
+    ("patch-undeclared", Case(14, FUSION, host=patched("allreduce-fusion")), "flags.enable-fl"),
+    ("patch-undeclared", Case(9, SYMM_MEM, host=patched("torch-symm-mem")), "flags.enable-torch"),
+    ("patch-unmeasured", Case(23, FUSION, host=patched("allreduce-fusion")), "flags.enable-fl"),
     # --- flags
     ("removed-flag", Case(20, {"cuda-graph-max-bs": 8}), "flags.cuda-graph-max-bs"),
     ("removed-flag", Case(23, {"nsa-decode-backend": "fa3"}), "flags.nsa-decode-backend"),
@@ -364,7 +381,34 @@ FIRES: list[tuple[str, Case, str]] = [
     ("stale-load", Case(12, EAGLE3, config=marks(), name="eagle3"), "flags"),
 ]
 
+DECLARED = {"requires_patches": ["allreduce-fusion"]}
 QUIET: list[tuple[str, Case]] = [
+    ("patch-missing", Case(23, FUSION, host=patched("allreduce-fusion"), profile=DECLARED)),
+    (
+        "patch-undeclared",
+        Case(14, FUSION, host=patched("allreduce-fusion"), profile=DECLARED),
+    ),
+    ("patch-undeclared", Case(14, FUSION, host=patched("torch-symm-mem"))),
+    ("patch-unmeasured", Case(14, host=patched("allreduce-fusion"))),
+    ("sm120-fusion-crash", Case(14, FUSION, host=patched("allreduce-fusion"))),
+    ("sm120-fusion-ignored", Case(9, FUSION, host=patched("allreduce-fusion"))),
+    ("sm120-symm-mem-crash", Case(13, SYMM_MEM, host=patched("torch-symm-mem"))),
+    ("sm120-symm-mem-off", Case(14, SYMM_MEM, host=patched("torch-symm-mem"))),
+    (
+        "sm120-deepgemm",
+        Case(
+            12,
+            host=host(checkpoint=NVFP4, patches=Patches(applied=frozenset({"deepgemm-scales"}))),
+        ),
+    ),
+    (
+        "kimi-eagle3-hooks",
+        Case(
+            9,
+            EAGLE3,
+            host=host(checkpoint=KIMI, patches=Patches(applied=frozenset({"kimi-k25-eagle3"}))),
+        ),
+    ),
     ("removed-flag", Case(19, {"cuda-graph-max-bs": 8})),
     ("removed-flag", Case(23, {"cuda-graph-max-bs-decode": 8})),
     ("removed-flag", Case(9, {"enable-breakable-cuda-graph": True})),
