@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from opsctl.config.schema import Config, Model
+from opsctl.config.base import Model
+from opsctl.config.schema import Config
 from opsctl.config.units import Written
 
 _NAMES = {str: "text", int: "whole number", float: "number", bool: "true or false"}

@@ -8,22 +8,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Discriminator,
     Field,
     Tag,
     WithJsonSchema,
 )
 
+from opsctl.config.base import Model, Texts
+from opsctl.config.provision import ProvisionConfig
 from opsctl.config.units import Duration, Size, Written
-
-
-class Model(BaseModel):
-    """Base of all configuration models: frozen, unknown keys refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class FileSecret(Model):
@@ -154,11 +148,6 @@ def _profile_name(name: str) -> str:
 
 
 ProfileName = Annotated[str, AfterValidator(_profile_name)]
-
-Texts = Annotated[
-    tuple[str, ...],
-    BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value),
-]
 
 
 class Timeouts(Model):
@@ -314,3 +303,4 @@ class Config(Model):
     )
     serve: ServeConfig = Field(default_factory=ServeConfig)
     auto_spec: AutoSpecConfig = Field(default_factory=AutoSpecConfig)
+    provision: ProvisionConfig = Field(default_factory=ProvisionConfig)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from opsctl.config.base import Model
 from opsctl.config.fields import written_mark
 from opsctl.config.names import looks_secret
-from opsctl.config.schema import CredentialSecret, EnvSecret, FileSecret, Model
+from opsctl.config.schema import CredentialSecret, EnvSecret, FileSecret
 
 MASK = "***"
 """Shown instead of a literal value that looks like a secret."""
