@@ -84,17 +84,13 @@ def apply(
         record = _planned(changes, journal, root)
     except OSError as error:
         raise in_words(error, "nothing was changed") from error
-    begun = False
     try:
         _prepare(changes, record, journal)
         write(journal, record)
-        begun = True
         _switch(record)
         check()
         journal.unlink()
     except BaseException as error:
-        if begun and not os.path.lexists(journal):
-            raise  # made: an interrupt came just after
         _give_up(record, journal, error)
         if isinstance(error, OSError):
             raise in_words(error, "nothing was changed") from error
@@ -202,7 +198,11 @@ def _switch(record: Record) -> None:
 
 
 def _give_up(record: Record, journal: Path, error: BaseException) -> None:
-    """Undo what was begun; raises PreconditionError where that fails as well."""
+    """Undo what was begun; raises PreconditionError where that fails as well.
+
+    Without a journal no name was switched yet, or all are and the change is made: an interrupt
+    came just after. Either way only the files beside are left to clear away.
+    """
     try:
         if os.path.lexists(journal):
             _roll_back(record, journal)
