@@ -48,11 +48,18 @@ def compiled(
         "time": mtime_ns // 1_000_000_000,
         "files": {path: base64.b64encode(text).decode() for path, text in sources.items()},
     }
-    answer: dict[str, tuple[str, str]] = json.loads(_ask(python, json.dumps(asked)))
-    return {
-        path: {target.lstrip("/"): base64.b64decode(code)}
-        for path, (target, code) in answer.items()
-    }
+    said = _ask(python, json.dumps(asked))
+    try:
+        answer: dict[str, tuple[str, str]] = json.loads(said)
+        return {
+            path: {answer[path][0].lstrip("/"): base64.b64decode(answer[path][1], validate=True)}
+            for path in sources
+        }
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        raise PreconditionError(
+            f"{python} does not answer as Python does: {said[:60]!r}",
+            hint="give the interpreter that runs SGLang (--python)",
+        ) from error
 
 
 def _checked_only(sources: Mapping[str, bytes]) -> dict[str, dict[str, bytes]]:
@@ -71,6 +78,7 @@ def _ask(python: Path, question: str) -> str:
             input=question,
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=DEADLINE,
             check=False,
             env={"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
@@ -80,7 +81,7 @@ def _interpreter(root: Path, python: str | None) -> Path | None:
     if library is None:
         return None
     beside = root.parents[2] / "bin" / f"python{library[1]}"
-    return beside if beside.exists() else None
+    return beside if os.access(beside, os.X_OK) else None
 
 
 def _package(root: Path, name: str) -> Package | None:

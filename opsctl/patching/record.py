@@ -21,12 +21,15 @@ def digest(content: bytes) -> str:
 
 
 def digests(record: bytes) -> dict[str, str]:
-    """Return the SHA-256 (hexadecimal) of each path that has one."""
+    """Return the SHA-256 (hexadecimal) of each path that has one; a damaged one is none."""
     found = {}
     for path, value, *_ in _rows(record):
         if value.startswith(HASH):
             encoded = value.removeprefix(HASH)
-            raw = base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4))
+            try:
+                raw = base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4))
+            except ValueError:
+                continue
             found[path] = raw.hex()
     return found
 
@@ -66,8 +69,14 @@ def _line(path: str, content: bytes | None, ending: bytes) -> bytes:
 
 
 def _rows(record: bytes) -> list[list[str]]:
-    rows = csv.reader(io.StringIO(record.decode("utf-8", errors="replace")))
-    return [row for row in rows if len(row) >= 2]
+    """Read line by line: a quotation mark that is never closed spoils its own line only."""
+    found = []
+    for line in record.decode("utf-8", errors="replace").replace("\r", "\n").split("\n"):
+        try:
+            found += [row for row in csv.reader([line]) if len(row) >= 2]
+        except csv.Error:
+            continue
+    return found
 
 
 def _path(line: bytes) -> str:
