@@ -12,14 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.errors import PreconditionError, TemporaryError
-from opsctl.patching import jit_cache, occupants, plan, verify
+from opsctl.patching import jit_cache, occupants, plan, selection, verify
 from opsctl.patching.compile import compiled
 from opsctl.patching.environment import Environment
 from opsctl.patching.headers import PatchFile
-from opsctl.patching.installed import Installed, read
+from opsctl.patching.installed import KEPT, Installed, read
 from opsctl.patching.series import Patch, Series
 from opsctl.patching.states import PatchState, Situation, states
 from opsctl.system import transaction
+from opsctl.system.transaction_files import strays
 
 FLASHINFER = "flashinfer-python"
 Running = Callable[[Environment], str | None]
@@ -43,6 +44,18 @@ class Outcome:
     wiped: tuple[Path, ...] = ()
     taken_back: bool = False
     """A change that had been interrupted was taken back first."""
+
+
+@dataclass(frozen=True)
+class _Aim:
+    """Which patches shall be applied in the end, and how all were found."""
+
+    wanted: Collection[str]
+    found: Sequence[PatchState]
+
+    @property
+    def alone(self) -> frozenset[str]:
+        return frozenset(x.patch.name for x in self.found if x.left_alone)
 
 
 @dataclass(frozen=True)
@@ -73,8 +86,8 @@ def preview(series: Series, environment: Environment, names: Collection[str]) ->
     installed = read(environment, series)
     found = _states(series, environment, installed, None)
     ready = {x.patch.name for x in found if x.patch.name in names and x.state == "applicable"}
-    wanted = plan.wanted_names(found, ready, apply=True)
-    return _planned(series, environment, installed, wanted, ()).edits
+    wanted = selection.wanted_names(found, ready, apply=True)
+    return _planned(series, environment, installed, _Aim(wanted, found), ()).edits
 
 
 def change(
@@ -93,23 +106,44 @@ def change(
     drifted or is blocked, while an engine runs from the environment, and when a file cannot be
     written; TemporaryError while another opsctl is at work there.
     """
-    with _alone(environment):
-        taken_back = not dry_run and transaction.recover(environment.journal, root=environment.root)
+    with _locked(environment):
         user = running(environment)
+        taken_back = _taken_back(environment, user, dry_run)
         installed = read(environment, series)
         before = _states(series, environment, installed, user)
-        wanted = plan.wanted_names(before, names, apply)
-        planned = _planned(series, environment, installed, wanted, caches)
-        if not planned.writes or dry_run:
-            return Outcome(before, planned.edits, planned.stale, taken_back)
-        if user is not None:
-            raise PreconditionError(
-                f"nothing was changed: an engine runs from {environment.root}: {user}",
-                hint="ranks load modules late, so that some would get other code: stop it first",
-            )
-        _carry_out(series, environment, planned)
+        aim = _Aim(selection.wanted_names(before, names, apply), before)
+        planned = _planned(series, environment, installed, aim, caches)
+        if dry_run:
+            return Outcome(before, planned.edits, planned.stale)
+        if not planned.writes:
+            _tidy(environment, installed)
+            return Outcome(before, (), (), taken_back)
+        _refuse_in_use(environment, user)
+        _carry_out(series, environment, planned, aim)
+        _tidy(environment, installed)
         after = _states(series, environment, read(environment, series), None)
         return Outcome(after, planned.edits, planned.stale, taken_back)
+
+
+def _taken_back(environment: Environment, user: str | None, dry_run: bool) -> bool:
+    """Take back an interrupted change, if there is one."""
+    if os.path.lexists(environment.journal):
+        if dry_run:
+            raise PreconditionError(
+                f"a change of {environment.root} was interrupted: what is there is neither old nor "
+                "new",
+                hint="without --dry-run it is taken back first",
+            )
+        _refuse_in_use(environment, user)
+    return not dry_run and transaction.recover(environment.journal, root=environment.root)
+
+
+def _refuse_in_use(environment: Environment, user: str | None) -> None:
+    if user is not None:
+        raise PreconditionError(
+            f"nothing was changed: an engine runs from {environment.root}: {user}",
+            hint="ranks load modules late, so that some would get other code: stop it first",
+        )
 
 
 def _states(
@@ -126,7 +160,7 @@ def _planned(
     series: Series,
     environment: Environment,
     installed: Mapping[str, Installed],
-    wanted: Collection[str],
+    aim: _Aim,
     caches: Sequence[Path],
 ) -> _Planned:
     edits: list[Edit] = []
@@ -135,11 +169,11 @@ def _planned(
     now = time.time_ns()
     for name, package in installed.items():
         patches = [x for x in series.patches if x.package == name]
-        goals = plan.sources(package, patches, wanted)
+        goals = plan.sources(package, patches, aim.wanted, aim.alone)
         new = [x for x in goals if x.content != package.files[x.path].content]
         patched = {x.path: x.content for x in new if x.patch is not None}
         code = compiled(environment.python, environment.root, patched, now)
-        writes += plan.writes(package, goals, code, now)
+        writes += plan.writes(package, goals, code, now, aim.alone)
         edits += [Edit(x.path, package.files[x.path].content or b"", x.content) for x in new]
         for file in _files(package, patches):
             own = [x for x in new if x.path in file.symbols]
@@ -165,7 +199,7 @@ def _refuse_other_symbols(source: plan.Source, file: PatchFile) -> None:
         raise PreconditionError(f"nothing was changed: {file.name}: {source.path}: {what}")
 
 
-def _carry_out(series: Series, environment: Environment, planned: _Planned) -> None:
+def _carry_out(series: Series, environment: Environment, planned: _Planned, aim: _Aim) -> None:
     root = environment.root
     changes = [transaction.FileChange(root / x.path, x.content, x.mtime_ns) for x in planned.writes]
     with jit_cache.put_aside(planned.stale):
@@ -173,34 +207,48 @@ def _carry_out(series: Series, environment: Environment, planned: _Planned) -> N
             changes,
             environment.journal,
             root=root,
-            check=lambda: _whole(series, environment),
+            check=lambda: _whole(series, environment, aim),
         )
-    _prune({change.path.parent for change in changes if change.content is None}, root)
 
 
-def _whole(series: Series, environment: Environment) -> None:
+def _whole(series: Series, environment: Environment, aim: _Aim) -> None:
     """Raise PreconditionError unless what is on disk now is what was meant."""
     installed = read(environment, series)
-    found = verify.findings(states(series, environment, installed), installed)
-    if found:
-        told = "; ".join(f"{x.patch}: {x.path} {x.what}" for x in found)
-        raise PreconditionError(f"nothing was changed: the result was not whole: {told}")
+    now = states(series, environment, installed)
+    told = [
+        f"{x.patch}: {x.path} {x.what}"
+        for x in verify.findings(now, installed)
+        if x.patch not in aim.alone
+    ]
+    told += [
+        f"{x.patch.name} is {x.state}"
+        for x in now
+        if x.patch.name not in aim.alone and (x.state == "applied") != (x.patch.name in aim.wanted)
+    ]
+    if told:
+        raise PreconditionError(f"nothing was changed: the result was not whole: {'; '.join(told)}")
 
 
-def _prune(folders: Collection[Path], root: Path) -> None:
-    """Remove folders that have become empty, as those were that were made for the change."""
-    for folder in sorted(folders, key=lambda path: len(path.parts), reverse=True):
-        for path in (folder, *folder.parents):
-            if path == root or not path.is_relative_to(root):
-                break
-            try:
-                path.rmdir()
-            except OSError:
-                break
+def _tidy(environment: Environment, installed: Mapping[str, Installed]) -> None:
+    """Remove what a killed run left beside the files, and folders that have become empty."""
+    root, emptied = environment.root, list[Path]()
+    folders = {root}
+    for package in installed.values():
+        kept = root / package.info / KEPT
+        emptied += [Path(place) for place, _, _ in os.walk(kept, topdown=False)]
+        caches = {(root / path).parent / "__pycache__" for path in package.files}
+        emptied += sorted(caches)
+        folders |= {kept.parent, *emptied, *caches, *(x.parent for x in caches)}
+    with contextlib.suppress(OSError):
+        for stray in strays(folders, environment.journal):
+            stray.unlink()
+    for folder in emptied:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
 
 
 @contextmanager
-def _alone(environment: Environment) -> Iterator[None]:
+def _locked(environment: Environment) -> Iterator[None]:
     """Hold the folder itself locked: that leaves no file behind, and needs no right to write."""
     descriptor = os.open(environment.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

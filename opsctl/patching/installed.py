@@ -11,6 +11,7 @@ all of it listed in RECORD, so that uninstalling the package removes it too.
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -119,12 +120,13 @@ def _read(environment: Environment, package: Package, series: Series) -> Install
     manifest = _manifest(info, package.version)
     paths = set(_touched(series, package)) | (set(manifest.files) if manifest else set())
     compiled = {path: _compiled(root, path) for path in sorted(paths)}
-    kept = [*paths, *_paths(manifest)] if manifest else paths
+    kept = {*paths, *_paths(manifest)} if manifest else paths
+    kept |= set(_found(info / ORIGINAL))
     return Installed(
         package=package,
         files={path: _file(root, path) for path in sorted(paths)},
         compiled=compiled,
-        kept={path: _file(root, f"{info.name}/{ORIGINAL}/{path}") for path in kept},
+        kept={path: _file(root, f"{info.name}/{ORIGINAL}/{path}") for path in sorted(kept)},
         record=_file(root, f"{info.name}/RECORD").content or b"",
         own_record=_file(root, f"{info.name}/{RECORD}").content,
         manifest=manifest,
@@ -154,6 +156,12 @@ def _paths(manifest: Manifest) -> Iterable[str]:
     for path, applied in manifest.files.items():
         yield path
         yield from applied.compiled
+
+
+def _found(folder: Path) -> Iterable[str]:
+    """What is kept, whether or not a manifest tells of it."""
+    for place, _, names in os.walk(folder):
+        yield from (str((Path(place) / name).relative_to(folder)) for name in names)
 
 
 def _is_inside(path: str) -> bool:

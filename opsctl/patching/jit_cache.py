@@ -19,15 +19,27 @@ READY_MADE = "flashinfer_jit_cache/jit_cache"
 
 
 def builds(caches: Sequence[Path], version: str, globs: Collection[str]) -> list[Path]:
-    """Return the folders of built modules that match, for one version of FlashInfer."""
-    found = {
-        path
-        for cache in caches
-        for glob in globs
-        for kind in ("cached_ops", "generated")
-        for path in (cache / version).glob(f"*/{kind}/{glob}")
-        if path.is_dir() and not path.is_symlink() and not path.name.endswith(_ASIDE)
-    }
+    """Return the folders of built modules that match, for one version of FlashInfer.
+
+    Also those that a killed run had put aside. Raises PreconditionError where a cache may not be
+    read.
+    """
+    try:
+        found = {
+            path
+            for cache in caches
+            for glob in globs
+            for kind in ("cached_ops", "generated")
+            for name in (glob, glob + _ASIDE)
+            for path in (cache / version).glob(f"*/{kind}/{name}")
+            if path.is_dir() and not path.is_symlink()
+        }
+    except OSError as error:
+        raise PreconditionError(
+            f"{error.filename}: stale builds cannot be looked for: {error.strerror}; nothing was "
+            "changed",
+            hint="run it as the user who owns the cache, or name the cache with --jit-cache",
+        ) from error
     return sorted(found)
 
 
@@ -45,6 +57,8 @@ def put_aside(folders: Sequence[Path]) -> Iterator[None]:
     moved: list[tuple[Path, Path]] = []
     try:
         for folder in folders:
+            if folder.name.endswith(_ASIDE):
+                continue
             aside = folder.with_name(folder.name + _ASIDE)
             shutil.rmtree(aside, ignore_errors=True)
             folder.rename(aside)
@@ -59,5 +73,5 @@ def put_aside(folders: Sequence[Path]) -> Iterator[None]:
                 hint="run it as the user who owns the cache, or name the cache with --jit-cache",
             ) from error
         raise
-    for _, aside in moved:
+    for aside in [*(aside for _, aside in moved), *(x for x in folders if x.name.endswith(_ASIDE))]:
         shutil.rmtree(aside, ignore_errors=True)

@@ -16,13 +16,13 @@ from opsctl.patching.installed import (
     MANIFEST,
     RECORD,
     Applied,
+    File,
     Installed,
     Kept,
     Manifest,
 )
 from opsctl.patching.record import digest, paths, rewritten
 from opsctl.patching.series import Digests, Patch, public
-from opsctl.patching.states import PatchState
 
 
 @dataclass(frozen=True)
@@ -44,72 +44,37 @@ class Source:
     original: bytes
 
 
-def wanted_names(found: Iterable[PatchState], selected: Collection[str], apply: bool) -> list[str]:
-    """Return which patches are to be applied afterwards; raises PreconditionError with every
-    patch of the selection that stands in the way.
-    """
-    found = list(found)
-    wrong = [x for x in found if x.patch.name in selected and x.state in {"drifted", "blocked"}]
-    if wrong:
-        lines = [f"  {x.patch.name} is {x.state}: {x.reason}" for x in wrong]
-        raise PreconditionError("nothing was changed:\n" + "\n".join(lines), hint=_remedy(wrong))
-    keep = {x.patch.name for x in found if x.state == "applied" or x.outdated}
-    if apply:
-        return sorted(keep | {x.patch.name for x in found if _can_be(x, selected)})
-    remaining = keep - set(selected)
-    dependents = [
-        f"  {x.patch.name} needs {need}"
-        for x in found
-        for need in x.patch.entry.needs
-        if x.patch.name in remaining and need in keep and need not in remaining
-    ]
-    if dependents:
-        raise PreconditionError(
-            "nothing was changed:\n" + "\n".join(dependents),
-            hint="take back both: give --only once for each",
-        )
-    return sorted(remaining)
-
-
-def _can_be(state: PatchState, selected: Collection[str]) -> bool:
-    return state.patch.name in selected and state.state == "applicable"
-
-
-def _remedy(wrong: Iterable[PatchState]) -> str:
-    drifted = sorted({x.patch.package for x in wrong if x.state == "drifted"})
-    if drifted:
-        names = ", ".join(drifted)
-        return (
-            "opsctl changes no file that somebody else has changed: install the package anew "
-            f"(same version, --force-reinstall --no-deps): {names}"
-        )
-    return "see `opsctl patch status`"
-
-
 def sources(
-    installed: Installed, patches: Iterable[Patch], wanted: Collection[str]
+    installed: Installed,
+    patches: Iterable[Patch],
+    wanted: Collection[str],
+    alone: Collection[str] = (),
 ) -> list[Source]:
     """Return every file that is patched now or shall be, in its wanted state.
 
-    Raises PreconditionError where the released content cannot be had or a patch does not give
-    what is recorded for it.
+    Files of the patches in `alone` are left as they are. Raises PreconditionError where the
+    released content cannot be had or a patch does not give what is recorded for it.
     """
     version = public(installed.package.version or "")
     found = []
-    for patch in patches:
+    for patch in (x for x in patches if x.name not in alone):
         file = patch.file_for(version)
         for change in file.changes if file is not None else ():
             known = patch.digests[version][change.path]
             if patch.name in wanted or installed.files[change.path].sha256 != known.released:
                 found.append(_source(installed, patch, change, known, patch.name in wanted))
-    return [*found, *_left_over(installed, {x.path for x in found})]
+    return [*found, *_left_over(installed, {x.path for x in found}, alone)]
 
 
-def _left_over(installed: Installed, known: Collection[str]) -> Iterable[Source]:
+def _left_over(
+    installed: Installed, known: Collection[str], alone: Collection[str]
+) -> Iterable[Source]:
     """Files that another opsctl's edition of a patch has changed, and this one's does not."""
     for path, applied in installed.manifest.files.items() if installed.manifest else ():
         kept = installed.kept[path]
-        if path in known or kept.content is None or kept.sha256 != applied.original.sha256:
+        if path in known or applied.patch in alone:
+            continue
+        if kept.content is None or kept.sha256 != applied.original.sha256:
             continue
         yield Source(path, None, kept.content, kept.content)
 
@@ -156,17 +121,19 @@ def writes(
     wanted: Iterable[Source],
     compiled: Mapping[str, Mapping[str, bytes]],
     now_ns: int,
+    alone: Collection[str] = (),
 ) -> list[Write]:
     """Return all that has to be written so that the package is in the wanted state.
 
     `compiled` holds new byte code by source and path; `now_ns` is the time patched files get,
-    since the epoch. Nothing, when everything is as wanted.
+    since the epoch; what is kept for the patches in `alone` stays. Nothing, when everything is as
+    wanted.
     """
     wanted = list(wanted)
     changing = [x for x in wanted if x.content != installed.files[x.path].content]
     if not changing:
         return []
-    manifest = _manifest(installed, wanted, compiled, now_ns)
+    manifest = _manifest(installed, wanted, compiled, alone)
     found = [x for source in changing for x in _file(installed, source, compiled, now_ns)]
     return [*found, *_books(installed, wanted, manifest)]
 
@@ -178,25 +145,25 @@ def _file(
     was = installed.compiled.get(path, {})
     if source.patch is not None:
         yield Write(path, source.content, now_ns)
-        for name, kept in before.compiled.items():
-            yield Write(installed.kept_at(name), _byte_code(installed, name), kept.mtime_ns)
         new = compiled.get(path, {})
         yield from (Write(name, None) for name in was if name not in new)
         yield from (Write(name, content) for name, content in new.items())
         return
     yield Write(path, source.content, before.original.mtime_ns if before.patch else None)
-    yield Write(installed.kept_at(path), None)
     yield from (Write(name, None) for name in was if name not in before.compiled)
     for name, kept in before.compiled.items():
         yield Write(name, _byte_code(installed, name), kept.mtime_ns)
-        yield Write(installed.kept_at(name), None)
 
 
 def _before(installed: Installed, path: str) -> Applied:
     """Return how a file was before any patch; what is not known of it is as it is now."""
     applied = installed.manifest.files.get(path) if installed.manifest else None
     if applied is not None:
-        there = {x: k for x, k in applied.compiled.items() if installed.kept[x].sha256 == k.sha256}
+        there = {
+            name: kept
+            for name, kept in applied.compiled.items()
+            if name in installed.kept and installed.kept[name].sha256 == kept.sha256
+        }
         return applied.model_copy(update={"compiled": there})
     file = installed.files[path]
     pristine = file.sha256 == installed.recorded.get(path)
@@ -220,34 +187,41 @@ def _manifest(
     installed: Installed,
     wanted: Iterable[Source],
     compiled: Mapping[str, Mapping[str, bytes]],
-    now_ns: int,
+    alone: Collection[str],
 ) -> Manifest:
-    files: dict[str, Applied] = {}
-    written: list[str] = []
+    known = installed.manifest.files if installed.manifest else {}
+    files = {path: applied for path, applied in known.items() if applied.patch in alone}
+    written = [name for path in files for name in _still_written(installed, path)]
     for source in wanted:
         if source.patch is None:
             continue
         before = _before(installed, source.path)
-        original = Kept(sha256=digest(source.original), mtime_ns=before.original.mtime_ns)
         files[source.path] = Applied(
             patch=source.patch,
             sha256=digest(source.content),
-            original=original,
+            original=Kept(sha256=digest(source.original), mtime_ns=before.original.mtime_ns),
             compiled=before.compiled,
         )
-        written += compiled.get(source.path, _still_written(installed, source))
+        written += compiled.get(source.path, _still_written(installed, source.path))
     version = installed.package.version or ""
     return Manifest(version=version, files=files, written=tuple(sorted(written)))
 
 
-def _still_written(installed: Installed, source: Source) -> Iterable[str]:
+def _still_written(installed: Installed, path: str) -> Iterable[str]:
     known = installed.manifest.written if installed.manifest else ()
-    return [x for x in installed.compiled.get(source.path, {}) if x in known]
+    return [x for x in installed.compiled.get(path, {}) if x in known]
 
 
 def _books(installed: Installed, wanted: Iterable[Source], manifest: Manifest) -> Iterable[Write]:
-    """RECORD, the wheel's own RECORD, and the manifest."""
+    """What is kept, RECORD, the wheel's own RECORD, and the manifest."""
     info, released = installed.info, _released_record(installed, wanted)
+    originals = dict(_originals(installed, wanted, manifest))
+    for name, kept in originals.items():
+        if name not in installed.kept or installed.kept[name].content != kept.content:
+            yield Write(installed.kept_at(name), kept.content, kept.mtime_ns)
+    for name, file in installed.kept.items():
+        if file.content is not None and name not in originals:
+            yield Write(installed.kept_at(name), None)
     if not manifest.files:
         yield Write(f"{info}/RECORD", released)
         yield Write(f"{info}/{RECORD}", None)
@@ -255,32 +229,35 @@ def _books(installed: Installed, wanted: Iterable[Source], manifest: Manifest) -
         return
     text = manifest.model_dump_json(indent=1).encode() + b"\n"
     patched = {x.path: x.content for x in wanted if x.patch is not None}
-    for source in wanted:
-        kept = installed.kept[source.path].content
-        if source.patch is not None and kept != source.original:
-            time = manifest.files[source.path].original.mtime_ns
-            yield Write(installed.kept_at(source.path), source.original, time)
     added: dict[str, bytes | None] = {f"{info}/{MANIFEST}": text, f"{info}/{RECORD}": released}
-    gone: list[str] = []
-    for source in wanted:
-        if source.patch is None:
-            continue
-        before = manifest.files[source.path]
-        added[installed.kept_at(source.path)] = source.original
-        added |= {installed.kept_at(x): _byte_code(installed, x) for x in before.compiled}
-        gone += before.compiled
+    added |= {installed.kept_at(name): kept.content for name, kept in originals.items()}
     added |= dict.fromkeys(manifest.written)
+    gone = [name for applied in manifest.files.values() for name in applied.compiled]
     yield Write(f"{info}/RECORD", rewritten(released, patched, added, gone))
     yield Write(f"{info}/{RECORD}", released)
     yield Write(f"{info}/{MANIFEST}", text)
+
+
+def _originals(
+    installed: Installed, wanted: Iterable[Source], manifest: Manifest
+) -> Iterable[tuple[str, File]]:
+    """Every file that is to be kept, under the name it had."""
+    known = {x.path: x.original for x in wanted if x.patch is not None}
+    for path, applied in manifest.files.items():
+        content = known.get(path, installed.kept[path].content)
+        if content is not None:
+            yield path, File(content, applied.original.mtime_ns)
+        for name, kept in applied.compiled.items():
+            yield name, File(_byte_code(installed, name), kept.mtime_ns)
 
 
 def _released_record(installed: Installed, wanted: Iterable[Source]) -> bytes:
     """Return the wheel's own RECORD; where it was not kept, without all that is opsctl's."""
     if installed.own_record is not None:
         return installed.own_record
-    if installed.manifest is None:
-        return installed.record
-    originals = {x.path: x.original for x in wanted}
+    known, files = installed.recorded, installed.manifest.files if installed.manifest else {}
+    originals = {x.path: x.original for x in wanted if known.get(x.path) != digest(x.original)}
     ours = [x for x in paths(installed.record) if x.startswith(f"{installed.info}/{KEPT}/")]
-    return rewritten(installed.record, originals, {}, [*ours, *installed.manifest.written])
+    written = installed.manifest.written if installed.manifest else ()
+    compiled = dict.fromkeys(name for applied in files.values() for name in applied.compiled)
+    return rewritten(installed.record, originals, compiled, [*ours, *written])

@@ -60,8 +60,13 @@ def _missing(profile: LaunchProfile, found: Mapping[str, PatchState]) -> Iterato
             yield name, f"no patch of this opsctl; there are {', '.join(found)}"
             continue
         for each in load().with_needs([name]):
-            if found[each].state not in SATISFIED:
+            if not _is_there(found[each]):
                 yield each, f"{found[each].state}: {found[each].reason}".rstrip(": ")
+
+
+def _is_there(state: PatchState) -> bool:
+    """Whether nothing is missing; one that is applied and has a reason lacks what it needs."""
+    return state.state in SATISFIED and not (state.state == "applied" and state.reason)
 
 
 def _is_of(profile: LaunchProfile, environment: Environment) -> bool:

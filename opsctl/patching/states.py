@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from opsctl.patching.diff import FileDiff, presence
@@ -24,6 +24,11 @@ class PatchState:
     state: State
     reason: str
     outdated: bool = False
+
+    @property
+    def left_alone(self) -> bool:
+        """Whether its files stay as they are while other patches are applied or taken back."""
+        return self.state in {"drifted", "blocked"} and not self.outdated
 
 
 @dataclass(frozen=True)
@@ -49,11 +54,14 @@ def _in_situation(state: PatchState, situation: Situation) -> PatchState:
     if state.state not in {"applied", "applicable", "drifted"}:
         return state
     if situation.unfinished:
-        why = "a change was interrupted; `opsctl patch apply` or `revert` first takes it back"
+        why = (
+            "a change is under way or was interrupted; `opsctl patch apply` or `revert` takes back "
+            "an interrupted one first"
+        )
         return PatchState(state.patch, "drifted", why)
     if situation.running is not None and state.state == "applicable":
         why = f"an engine runs from this environment: {situation.running}; stop it first"
-        return PatchState(state.patch, "blocked", why)
+        return replace(state, state="blocked", reason=why)
     return state
 
 
@@ -81,10 +89,13 @@ def _of_release(
         if other is None:
             return PatchState(patch, "blocked", f"there is no patch for {version}")
         return PatchState(patch, other.state, other.why)
+    found = _by_digests(patch, file, installed)
     unmet = _unmet(environment, file)
-    if unmet is not None:
-        return PatchState(patch, "blocked", unmet)
-    return _by_digests(patch, file, installed)
+    if unmet is None or found.state == "drifted":
+        return found
+    # What is in must be told as such, so that it can be taken back.
+    state: State = "applied" if found.state == "applied" else "blocked"
+    return replace(found, state=state, reason=unmet)
 
 
 def _unmet(environment: Environment, file: PatchFile) -> str | None:

@@ -38,6 +38,7 @@ def findings(
         if state.state == "drifted":
             found.append(Finding(name, "", state.reason))
         if state.state == "applied":
+            found += [Finding(name, "", state.reason)] if state.reason else []
             package = installed[state.patch.package]
             file = state.patch.file_for(public(package.package.version or ""))
             for path in sorted(file.symbols) if file is not None else ():

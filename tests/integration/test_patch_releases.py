@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from opsctl.patching.record import digest, paths
 from opsctl.patching.series import load
 from tests.support.patch_targets import (
+    NO_CACHE,
     PINS,
     byte_code,
     compile_all,
@@ -109,7 +111,12 @@ def test_a_real_process_applies_shows_and_takes_back(tmp_path: Path) -> None:
     def opsctl(*words: str) -> subprocess.CompletedProcess[str]:
         asked = [str(OPSCTL), "patch", *words, "--python", str(tmp_path / "bin/python")]
         return subprocess.run(
-            asked, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path
+            asked,
+            env={**os.environ, **NO_CACHE},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
         )
 
     tried = opsctl("apply", "--only", "torch-symm-mem", "--dry-run", "--diff", "-o", "json")

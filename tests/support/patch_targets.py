@@ -37,6 +37,9 @@ PINS = {
 }
 """The FlashInfer that each SGLang asks for."""
 
+NO_CACHE = {"FLASHINFER_WORKSPACE_BASE": "/nonexistent"}
+"""Keeps a test away from the JIT cache of whoever runs it."""
+
 TAG = sys.implementation.cache_tag
 Photograph = dict[str, tuple[object, ...]]
 
@@ -67,10 +70,14 @@ class Answer:
 
 
 def patch(*arguments: object) -> Answer:
-    """Run `opsctl patch ... -o json` in this process; nothing is flushed, as nothing cuts power."""
+    """Run `opsctl patch ... -o json` in this process; nothing is flushed, as nothing cuts power.
+
+    The JIT cache of whoever runs the tests is out of reach.
+    """
     out, err = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(os, "fsync", lambda _: None)
+        patched.setenv("FLASHINFER_WORKSPACE_BASE", NO_CACHE["FLASHINFER_WORKSPACE_BASE"])
         patched.setattr("sys.stdout", out)
         patched.setattr("sys.stderr", err)
         code = run(["patch", *map(str, arguments), "-o", "json"])
@@ -81,6 +88,11 @@ def touched(package: str, version: str) -> list[str]:
     """Return the files that patches change in a release."""
     files = [x.file_for(version) for x in load().patches if x.package == package]
     return [change.path for file in files if file is not None for change in file.changes]
+
+
+def all_touched(sglang: str = "0.5.14") -> set[str]:
+    """Return the files that patches change in a release and in its FlashInfer."""
+    return {path for package, version in packages(sglang) for path in touched(package, version)}
 
 
 def packages(sglang: str) -> tuple[tuple[str, str], tuple[str, str]]:
