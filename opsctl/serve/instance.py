@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import uvloop
 
@@ -190,8 +191,9 @@ class _Instance:
     def _listen_to_signals(self) -> None:
         loop = asyncio.get_running_loop()
         for number in _ENDING:
-            name = number.name
-            loop.add_signal_handler(number, self._supervisor.post, StopAsked(name))
+            # Not by the loop's own means: those put the default back when they are taken away,
+            # and for a moment a signal would end the process (see `_ignore_signals`).
+            signal.signal(number, partial(_post_stop, loop, self._supervisor))
         loop.add_signal_handler(signal.SIGHUP, self._reload_quietly)
         # A failing SGLang child sends SIGQUIT to its parent; when that has died first, opsctl has
         # adopted the child and is meant. (Not ignored: the engine would inherit that.)
@@ -215,14 +217,19 @@ class _Instance:
         return None if engine is None else await engine.client.metrics_text()
 
 
+def _post_stop(
+    loop: asyncio.AbstractEventLoop, supervisor: Supervisor, number: int, _frame: object
+) -> None:
+    asked = StopAsked(signal.Signals(number).name)
+    loop.call_soon_threadsafe(supervisor.post, asked)
+
+
 def _ignore_signals() -> None:
     """All is done: one more signal must not make another exit code of it.
 
-    Blocked meanwhile, because a signal without its handler would end the process.
+    Python leaves ignored signals ignored when it ends; it would put the default back for others.
     """
-    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     for number in _ENDING:
-        asyncio.get_running_loop().remove_signal_handler(number)
         signal.signal(number, signal.SIG_IGN)
 
 
