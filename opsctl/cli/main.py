@@ -44,7 +44,9 @@ COMMANDS = {
     "logs": Entry("opsctl.cli.records", "logs", "Show the engine's output."),
     "events": Entry("opsctl.cli.records", "events", "Show the journal of events."),
     "gpu": Entry("opsctl.cli.gpu", "app", "Show who holds the GPUs and why."),
+    "provision": Entry("opsctl.cli.provision", "provision", "Bring hosts up, and prove it."),
     "patch": Entry("opsctl.cli.patch", "app", "Apply and take back SM120 patches of SGLang."),
+    "unit": Entry("opsctl.cli.unit", "app", "Make and install the systemd unit of serve."),
     "config": Entry("opsctl.cli.config", "app", "Write, check and explain the configuration."),
     "profile": Entry("opsctl.cli.profile", "app", "List, show and compare launch profiles."),
 }

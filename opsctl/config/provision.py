@@ -25,6 +25,9 @@ class HostConfig(Model):
     port: Annotated[int, Field(ge=1, le=65535)] = Field(22, description="Port of ssh.")
     user: str = Field("root", description="User to log in as; another one needs sudo.")
     identity_file: str | None = Field(None, description="Private key file for ssh.")
+    known_hosts: str | None = Field(
+        None, description="File with the host's key; null is the user's own known_hosts."
+    )
     python: AbsolutePath = Field(
         "/usr/bin/python3", description="The system's interpreter there, which Ansible runs in."
     )
@@ -172,6 +175,11 @@ class OpsctlServiceConfig(Model):
     user: Name = Field("opsctl", description="User the service runs as.")
     config_dir: AbsolutePath = Field("/etc/opsctl", description="Where its configuration goes.")
     state_dir: AbsolutePath = Field("/var/lib/opsctl", description="State, logs and events.")
+    instances: Mapping[Name, str] = Field(
+        default_factory=dict,
+        description="Configuration files, on this machine, of several engines on the host, each "
+        "run as opsctl@NAME; none runs this configuration as opsctl.",
+    )
     auto_spec: bool = Field(True, description="Start with --auto-spec.")
     enabled: bool = Field(True, description="Start at boot.")
     restart: Literal["if-stopped", "if-changed"] = Field(
