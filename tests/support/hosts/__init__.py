@@ -1,0 +1,50 @@
+"""Real hosts for tests: Debian 12 and 13 under systemd, each fresh, each gone afterwards.
+
+    with systemd_host("bookworm", files={"/etc/opsctl/opsctl.yaml": b"..."}) as host:
+        host.run(["systemctl", "start", "opsctl"])
+
+A host is a systemd-nspawn container, so it shares the machine's kernel. Not enforced there, since
+the controllers may lie elsewhere: MemoryMax=, TasksMax=, CPUQuota=. /proc/sys and /sys are not
+writable, and no kernel module can be loaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.hosts.container import Wish, booted
+from tests.support.hosts.host import BootError, Host
+from tests.support.hosts.rootfs import Distribution
+from tests.support.sglang_cpu.environment import UnavailableError
+
+__all__ = ["BootError", "Distribution", "Host", "systemd_host"]
+
+NOTHING: Mapping[str, Any] = {}
+
+
+@contextlib.contextmanager
+def systemd_host(
+    distribution: Distribution,
+    *,
+    files: Mapping[str, bytes] = NOTHING,
+    binds: Mapping[str, Path] = NOTHING,
+    network: bool = False,
+) -> Iterator[Host]:
+    """Boot a fresh host; skips the test with the reason where this machine cannot.
+
+    `files` are there before it boots, by absolute path; scripts and programs are executable.
+    `binds` are folders of this machine that it sees, read only, by its path. Without `network`
+    it has its own loopback and nothing else; with it, this machine's network.
+    The first host ever takes a minute: its root filesystem is built and kept.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            host = stack.enter_context(booted(Wish(distribution, files, binds, network)))
+        except UnavailableError as error:
+            pytest.skip(f"no systemd host here: {error}")
+        yield host
