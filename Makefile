@@ -11,7 +11,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 \
 	--no-emit-index-url --no-header --no-annotate
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-sglang test-lowest check fix bench catalogue lock clean
+.PHONY: help demo test test-fast test-sglang test-lowest check fix bench catalogue patches lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ bench: $(STAMP) | nginx ## all benchmarks, one after the other
 
 catalogue: $(STAMP) ## read SGLang's releases anew for opsctl/profiles/catalogue_data (270 MB of wheels)
 	@$(BIN)/python -m opsctl.profiles.catalogue_build $(if $(WHEELS),--wheels $(WHEELS))
+
+patches: $(STAMP) ## apply every patch to every release's wheel and record the digests (690 MB of wheels)
+	@$(BIN)/python -m opsctl.patching.digests_build $(if $(WHEELS),--wheels $(WHEELS))
 
 lock: $(STAMP) ## work out the pins in requirements/ anew
 	@test -x $(BIN)/uv || $(BIN)/pip install -qq uv==$(UV_VERSION)

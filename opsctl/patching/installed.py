@@ -24,6 +24,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from opsctl.patching.environment import Environment, Package
 from opsctl.patching.record import digest, digests
 from opsctl.patching.series import Series
+from opsctl.system.transaction_files import STRAY
 
 KEPT = "opsctl"
 MANIFEST, RECORD, ORIGINAL = f"{KEPT}/manifest.json", f"{KEPT}/RECORD", f"{KEPT}/original"
@@ -159,9 +160,10 @@ def _paths(manifest: Manifest) -> Iterable[str]:
 
 
 def _found(folder: Path) -> Iterable[str]:
-    """What is kept, whether or not a manifest tells of it."""
+    """What is kept, whether or not a manifest tells of it; not what a killed run left beside."""
     for place, _, names in os.walk(folder):
-        yield from (str((Path(place) / name).relative_to(folder)) for name in names)
+        ours = (name for name in names if not STRAY.fullmatch(name))
+        yield from (str((Path(place) / name).relative_to(folder)) for name in ours)
 
 
 def _is_inside(path: str) -> bool:

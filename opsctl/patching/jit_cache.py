@@ -14,8 +14,6 @@ from pathlib import Path
 from opsctl.errors import PreconditionError
 
 _ASIDE = ".opsctl-stale"
-READY_MADE = "flashinfer_jit_cache/jit_cache"
-"""Where the package flashinfer-jit-cache keeps modules that are taken before any is built."""
 
 
 def builds(caches: Sequence[Path], version: str, globs: Collection[str]) -> list[Path]:
@@ -41,11 +39,6 @@ def builds(caches: Sequence[Path], version: str, globs: Collection[str]) -> list
             hint="run it as the user who owns the cache, or name the cache with --jit-cache",
         ) from error
     return sorted(found)
-
-
-def ready_made(root: Path, glob: str) -> bool:
-    """Whether flashinfer-jit-cache brings a module that matches, which would be taken as it is."""
-    return any((root / READY_MADE).glob(f"{glob}/*.so"))
 
 
 @contextmanager
