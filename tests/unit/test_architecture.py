@@ -17,10 +17,11 @@ MODULES = sorted((ROOT / "opsctl").rglob("*.py"))
 # What would tie the project to one machine or one registry.
 FOREIGN = {
     "address of a package registry": re.compile(
-        r"--(extra-)?index-url|--find-links|https?://[\w.-]*(pypi|pythonhosted|files\.python)"
+        r"--(extra-)?index-url|--find-links[ =]\S*://|https?://[\w.-]*(pypi|pythonhosted|files\.python)"
     ),
     "folder of somebody's machine": re.compile(
-        r"(?<![\w.])/(work|opt/(pypi|wheels))/|/(home|root)/\w+/"
+        # `/proc/PID/root` is the file system a process sees, not somebody's home.
+        r"(?<![\w.])/(work|opt/(pypi|wheels))/|(?<![\d}])/(home|root)/\w+/"
     ),
 }
 HERE = Path(__file__).relative_to(ROOT)
