@@ -11,7 +11,7 @@ writable, and no kernel module can be loaded.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,11 @@ import pytest
 
 from tests.support.hosts.container import Wish, booted
 from tests.support.hosts.host import BootError, Host
+from tests.support.hosts.repository import DRIVERS, TOOLKITS, Repository, make_repository
 from tests.support.hosts.rootfs import Distribution
 from tests.support.sglang_cpu.environment import UnavailableError
 
-__all__ = ["BootError", "Distribution", "Host", "systemd_host"]
+__all__ = ["BootError", "Distribution", "Host", "Repository", "standin_repository", "systemd_host"]
 
 NOTHING: Mapping[str, Any] = {}
 
@@ -48,3 +49,16 @@ def systemd_host(
         except UnavailableError as error:
             pytest.skip(f"no systemd host here: {error}")
         yield host
+
+
+def standin_repository(
+    folder: Path,
+    distribution: Distribution,
+    driver: Sequence[str] = DRIVERS,
+    toolkit: Sequence[str] = TOOLKITS,
+) -> Repository:
+    """Build a stand-in for NVIDIA's apt repository in an empty folder; skips where it cannot."""
+    try:
+        return make_repository(folder, distribution, driver, toolkit)
+    except UnavailableError as error:
+        pytest.skip(f"no stand-in repository here: {error}")
