@@ -343,7 +343,9 @@ def test_a_file_that_python_would_not_parse_is_refused(root: Path, tmp_path: Pat
 def rename_version(root: Path, version: str) -> None:
     folder = info(root)
     text = (folder / "METADATA").read_text()
-    (folder / "METADATA").write_text(re.sub(r"(?m)^Version: .*$", f"Version: {version}", text, count=1))
+    (folder / "METADATA").write_text(
+        re.sub(r"(?m)^Version: .*$", f"Version: {version}", text, count=1)
+    )
     record = (folder / "RECORD").read_text()
     new = f"sglang-{version}.dist-info"
     (folder / "RECORD").write_text(record.replace(folder.name, new))
