@@ -43,6 +43,7 @@ COMMANDS = {
     "reload": Entry("opsctl.cli.control", "reload", "Read the configuration again."),
     "logs": Entry("opsctl.cli.records", "logs", "Show the engine's output."),
     "events": Entry("opsctl.cli.records", "events", "Show the journal of events."),
+    "doctor": Entry("opsctl.cli.doctor", "app", "Check whether this host can serve."),
     "gpu": Entry("opsctl.cli.gpu", "app", "Show who holds the GPUs and why."),
     "provision": Entry("opsctl.cli.provision", "provision", "Bring hosts up, and prove it."),
     "patch": Entry("opsctl.cli.patch", "app", "Apply and take back SM120 patches of SGLang."),

@@ -1,0 +1,1 @@
+"""The checks, by what they look at. Each is a pure function of gathered facts."""
