@@ -64,7 +64,11 @@ class Control:
         if not isinstance(name, str) or name not in supervisor.config.profiles:
             known = ", ".join(supervisor.config.profiles)
             raise UsageError(f"no profile {name!r}", hint=f"configured profiles: {known}")
-        if _is_on_its_way(supervisor.state, name):
+        waiting = supervisor.turns.waiting
+        if waiting is not None and name == supervisor.state.profile:
+            supervisor.turns.withdraw("operator")
+            return self._accepted()
+        if _is_on_its_way(supervisor.state, name) or (waiting and waiting.profile == name):
             return self._accepted()
         await supervisor.check_target(name)
         why = refusal(supervisor.state, name)

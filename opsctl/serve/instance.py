@@ -130,7 +130,8 @@ class _Instance:
             self._record_start()
             self._listen_to_signals()
             await control.start(self._places.socket)
-            await self._begin()
+            async with supervisor.announcer.patience("looking for an engine of an earlier opsctl"):
+                await self._begin()
             await supervisor.run()
         finally:
             reaping.cancel()
@@ -201,8 +202,9 @@ class _Instance:
 
     def _reload(self) -> list[str]:
         """Take over the configuration as it is on disk now; what needs a restart is told."""
-        new = apply(self._load(), self._wishes)
-        notes = self._supervisor.reconfigure(new)
+        with self._supervisor.announcer.reloading():
+            new = apply(self._load(), self._wishes)
+            notes = self._supervisor.reconfigure(new)
         self._journal.record("reloaded", notes=notes)
         return notes
 

@@ -59,6 +59,7 @@ class Keeper:
         if launch is None:
             self._post(StartFailed(generation, "bad_flags", _gone(name)))
             return
+        self.stage = ""
         self._path = self._new_path(launch)
         self._run("start", self._start(self._path, generation))
 
@@ -78,7 +79,7 @@ class Keeper:
             self._post(StartFailed(generation, "exited", "the prepared engine is gone"))
             return
         (_, self._path), self._standby = self._standby, None
-        self.engine = self._path.engine
+        self.engine, self.stage = self._path.engine, ""
         self._spawned()
         self._run("start", self._activate(self._path, generation))
 

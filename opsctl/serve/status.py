@@ -19,15 +19,16 @@ Document = dict[str, object]
 def status(supervisor: Supervisor) -> Document:
     """The document that `opsctl status -o json` prints; durations in seconds."""
     state, now = supervisor.state, supervisor.clock()
+    waiting = supervisor.turns.waiting
     return {
         "schema": SCHEMA,
         "version": __version__,
         "pid": os.getpid(),
         "state": _word(state),
         "since": _clock_time(state.since, now),
-        "reason": state.reason,
+        "reason": "; ".join(filter(None, (state.reason, supervisor.turns.reason))),
         "profile": state.profile,
-        "target": state.target,
+        "target": state.target or (waiting.profile if waiting is not None else None),
         "listen": supervisor.gateway.listens_on,
         "engine": _engine(supervisor),
         "load": _load(supervisor),

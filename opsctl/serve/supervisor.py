@@ -24,7 +24,8 @@ from opsctl.errors import GaveUpError, PreconditionError, ReleaseError
 from opsctl.observe.events import Journal
 from opsctl.serve import effects as do
 from opsctl.serve import lifecycle, remembered
-from opsctl.serve.automation import Automation
+from opsctl.serve.announce import Announcer
+from opsctl.serve.automation import Automation, Judgement
 from opsctl.serve.configured import engine_notes, rules
 from opsctl.serve.fitness import refuse_unfit
 from opsctl.serve.gateway import Gateway
@@ -33,15 +34,13 @@ from opsctl.serve.keeper import Keeper
 from opsctl.serve.notify import Notifier
 from opsctl.serve.places import Places
 from opsctl.serve.state import Phase, Rules, State
+from opsctl.serve.turns import Turns
 from opsctl.serve.watch import EngineWatch, Look
 from opsctl.system.cgroup import Cgroup
 from opsctl.system.procfs import boot_id
 
 TICK = 0.2
 SAMPLE = 1.0
-EXTEND_EVERY, EXTEND_BY = 5.0, 60.0
-"""Starts and stops of large models outlast systemd's fixed time-outs. opsctl has deadlines of its
-own for each, so while its loop lives systemd may wait on."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,8 @@ class Supervisor:
         self.look: Look | None = None
         self.clock = clock
         self.record = journal.record
-        self.notifier = Notifier(os.environ)
+        self.announcer = Announcer(Notifier(os.environ), clock)
+        self.turns = Turns(os.environ, journal.record)
         self.keeper = Keeper(
             places,
             post=self.post,
@@ -101,7 +101,11 @@ class Supervisor:
         helpers = [asyncio.ensure_future(self._tick()), asyncio.ensure_future(self._sample())]
         try:
             while self.state.exit_code is None:
-                self.handle(await self._events.get())
+                event = await self._events.get()
+                self.handle(event)
+                if isinstance(event, Tick):
+                    self.announcer.turned(self.state)
+                    self._announce()  # a stage of the load changes no state
         finally:
             for task in (*helpers, *([self._idle] if self._idle else [])):
                 task.cancel()
@@ -113,14 +117,20 @@ class Supervisor:
     def handle(self, event: Event) -> None:
         """Step the state machine with one event and carry out what follows."""
         before = self.state
+        admitted = self.turns.admit(event, before)
+        if admitted is None:
+            self._announce()
+            return
+        event = admitted
         self.state, wanted = lifecycle.step(before, event, self.clock(), self.rules())
         if isinstance(event, StartFailed | EngineLost):
             self.last_failure = LastFailure(self.clock(), before.profile, event.kind, event.why)
         for effect in wanted:
             self._perform(effect)
+        self.turns.settle(self.state)
         if self.state != before:
             self._save()
-            self._tell_systemd(before)
+            self._announce()
 
     def rules(self) -> Rules:
         """The rules of the configuration as it is now."""
@@ -212,13 +222,8 @@ class Supervisor:
         self.post(Idle(generation))
 
     async def _tick(self) -> None:
-        extended = 0.0
         while True:
             self.post(Tick())
-            self.notifier.alive()
-            if self.state.phase is not Phase.SERVING and self.clock() - extended > EXTEND_EVERY:
-                extended = self.clock()
-                self.notifier.extend(EXTEND_BY)
             await asyncio.sleep(TICK)
 
     async def _sample(self) -> None:
@@ -245,8 +250,21 @@ class Supervisor:
             self.post(EngineLost(generation, *look.lost))
             return
         judgement = self.automation.judge(self.state.profile, self.situation(), self.clock())
-        if judgement is not None and judgement.acts:
+        if self.turns.waiting is not None:
+            self._still_wanted(judgement)
+        elif judgement is not None and judgement.acts:
             await self._switch_by_policy(judgement.decision)
+
+    def _still_wanted(self, judgement: Judgement | None) -> None:
+        """The policy's switch that waits for its turn is given up when the load has changed."""
+        waiting = self.turns.waiting
+        if waiting is None or waiting.by != "policy":
+            return
+        wanted = None
+        if judgement is not None and judgement.acts:
+            wanted = judgement.decision.profile
+        if wanted != waiting.profile:
+            self.turns.withdraw("policy")
 
     async def _switch_by_policy(self, decision: Decision) -> None:
         try:
@@ -300,12 +318,5 @@ class Supervisor:
                 hint="end what is named; if it cannot be ended, reset the GPU or reboot",
             )
 
-    def _tell_systemd(self, before: State) -> None:
-        state = self.state
-        if state.phase == before.phase and state.reason == before.reason:
-            return
-        self.notifier.send(STATUS=f"{state.phase}: {state.profile}: {state.reason}")
-        if state.phase is Phase.SERVING:
-            self.notifier.send(READY=1)
-        elif state.phase in {Phase.STOPPED, Phase.FAILED} or state.stopping_for_good:
-            self.notifier.send(STOPPING=1)
+    def _announce(self) -> None:
+        self.announcer.tell(self.state, self.keeper.stage, self.turns.reason)

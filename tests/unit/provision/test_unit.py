@@ -140,10 +140,10 @@ def test_a_state_directory_of_its_own_place_is_writable() -> None:
     ("changes", "profile", "wanted"),
     [
         ({}, {}, "yes"),
-        ({}, {"model": "/home/joe/models/m"}, "read-only"),
+        ({}, {"model": "/home/some-one/models/m"}, "read-only"),
         ({"home": "/home/joe"}, {}, "read-only"),
         ({"home": "/home/joe"}, {"python": "~/sglang/bin/python"}, "read-only"),
-        ({"opsctl": ("/root/venv/bin/opsctl",)}, {}, "read-only"),
+        ({"opsctl": ("/root/my-venv/bin/opsctl",)}, {}, "read-only"),
         ({}, {"model": "/homes/m"}, "yes"),
     ],
 )
@@ -318,7 +318,7 @@ def test_what_no_unit_can_be_made_of_is_refused(changes: dict[str, Any], told: s
 # --- systemd's own judgement ---------------------------------------------------------------------
 
 WIDE: dict[str, Any] = {
-    "model": "/home/joe/models/100% mine",
+    "model": "/home/some-one/models/100% mine",
     "environment": {"HF_TOKEN": {"credential": "hf"}, "KEY": {"env": "X"}, "HF_HOME": "/a b/c"},
 }
 
