@@ -18,12 +18,27 @@ from typing import Any
 import pytest
 
 from tests.support.hosts.container import Wish, booted
+from tests.support.hosts.debs import Package
+from tests.support.hosts.gpu import gpu_files, show_gpus
 from tests.support.hosts.host import BootError, Host
 from tests.support.hosts.repository import DRIVERS, TOOLKITS, Repository, make_repository
 from tests.support.hosts.rootfs import Distribution
+from tests.support.hosts.wheels import Python, make_wheelhouse
 from tests.support.sglang_cpu.environment import UnavailableError
 
-__all__ = ["BootError", "Distribution", "Host", "Repository", "standin_repository", "systemd_host"]
+__all__ = [
+    "BootError",
+    "Distribution",
+    "Host",
+    "Package",
+    "Python",
+    "Repository",
+    "gpu_files",
+    "show_gpus",
+    "standin_repository",
+    "systemd_host",
+    "wheelhouse",
+]
 
 NOTHING: Mapping[str, Any] = {}
 
@@ -62,3 +77,18 @@ def standin_repository(
         return make_repository(folder, distribution, driver, toolkit)
     except UnavailableError as error:
         pytest.skip(f"no stand-in repository here: {error}")
+
+
+def wheelhouse(
+    python: Python = "3.11", *, sglang: Sequence[str] = ("0.5.23",), extra: Sequence[str] = ()
+) -> Path:
+    """Return a folder of wheels for a host without network; skips where one cannot be had.
+
+    In it: opsctl built from this tree, all that it requires, and stand-ins of SGLang, FlashInfer
+    and torch for each release of SGLang asked for. `extra`: more packages, with what they need.
+    bookworm has Python 3.11, trixie 3.13. Never write to the folder.
+    """
+    try:
+        return make_wheelhouse(python, sglang, extra)
+    except UnavailableError as error:
+        pytest.skip(f"no wheels for a host here: {error}")

@@ -22,6 +22,7 @@ mount -t overlay -o "lowerdir=$rootfs,upperdir=$folder/upper,workdir=$folder/wor
     "$name" "$folder/root"
 # Inside the tree, so that no link of it leads out.
 chroot "$folder/root" tar -x -C /
+chroot "$folder/root" ldconfig # a library may be among the files
 exec </dev/null
 
 while :; do
