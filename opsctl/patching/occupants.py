@@ -5,6 +5,7 @@ is loaded by some and not by others.
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 from opsctl.gpu import names
@@ -48,12 +49,15 @@ def _is_engine(stat: procfs.ProcessStat, title: str, mapped: frozenset[str], roo
     )
     if not names.is_sglang(process):
         return False
-    return any(path.startswith(f"{root}/") for path in mapped) or _started_from(title, root)
+    return any(path.startswith(f"{root}/") for path in mapped) or _started_from(process, root)
 
 
-def _started_from(title: str, root: Path) -> bool:
+def _started_from(process: HostProcess, root: Path) -> bool:
     """Whether its interpreter, as it was called, lies beside these site-packages."""
-    program = Path(title.split(" ", 1)[0])
+    called = process.title.split(" ", 1)[0]
+    if "/" not in called:  # in an activated environment
+        called = shutil.which(called, path=procfs.environ_value(process.pid, "PATH") or "") or ""
+    program = Path(called)
     if not program.is_absolute() or len(root.parents) < 3:
         return False
     return Path(os.path.realpath(program.parent)) == Path(os.path.realpath(root.parents[2] / "bin"))

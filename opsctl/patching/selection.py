@@ -13,7 +13,7 @@ def wanted_names(found: Iterable[PatchState], selected: Collection[str], apply: 
     patch of the selection that stands in the way.
     """
     found = list(found)
-    wrong = [x for x in found if x.patch.name in selected and x.state in {"drifted", "blocked"}]
+    wrong = [x for x in found if x.patch.name in selected and _in_the_way(x, apply)]
     if wrong:
         lines = [f"  {x.patch.name} is {x.state}: {x.reason}" for x in wrong]
         raise PreconditionError("nothing was changed:\n" + "\n".join(lines), hint=_remedy(wrong))
@@ -33,6 +33,11 @@ def wanted_names(found: Iterable[PatchState], selected: Collection[str], apply: 
             hint="take back both: give --only once for each",
         )
     return sorted(remaining)
+
+
+def _in_the_way(state: PatchState, apply: bool) -> bool:
+    """What is blocked and known not to be in needs no taking back."""
+    return state.state == "drifted" or (state.state == "blocked" and (apply or state.unknown))
 
 
 def _can_be(state: PatchState, selected: Collection[str]) -> bool:

@@ -18,12 +18,16 @@ State = Literal["applied", "applicable", "not needed", "superseded", "drifted", 
 
 @dataclass(frozen=True)
 class PatchState:
-    """One patch in one environment. `outdated`: applied, but not as this opsctl would."""
+    """One patch in one environment.
+
+    `outdated`: applied, but not as this opsctl would. `unknown`: its files could not be compared.
+    """
 
     patch: Patch
     state: State
     reason: str
     outdated: bool = False
+    unknown: bool = False
 
     @property
     def left_alone(self) -> bool:
@@ -72,12 +76,16 @@ def _state(
     if package is None:
         return PatchState(patch, "not needed", f"{patch.package} is not installed there")
     if package.trouble is not None or package.version is None:
-        return PatchState(patch, "blocked", package.trouble or "its version is unknown")
+        return _unknown(patch, package.trouble or "its version is unknown")
     if not series.knows(patch.package, package.version):
         known = series.releases[patch.package]
         why = f"opsctl knows {patch.package} {known[0]} to {known[-1]}, not {package.version}"
-        return PatchState(patch, "blocked", why)
+        return _unknown(patch, why)
     return _of_release(environment, installed[patch.package], patch, package.version)
+
+
+def _unknown(patch: Patch, why: str) -> PatchState:
+    return PatchState(patch, "blocked", why, unknown=True)
 
 
 def _of_release(
@@ -87,7 +95,7 @@ def _of_release(
     if file is None:
         other = patch.otherwise(version)
         if other is None:
-            return PatchState(patch, "blocked", f"there is no patch for {version}")
+            return _unknown(patch, f"there is no patch for {version}")
         return PatchState(patch, other.state, other.why)
     found = _by_digests(patch, file, installed)
     unmet = _unmet(environment, file)
