@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from opsctl.cli.doctor_collective import collective
 from opsctl.cli.options import ConfigOption, Output, OutputOption
 from opsctl.cli.output import emit, message
 from opsctl.errors import ConfigError
@@ -19,6 +20,8 @@ app = typer.Typer(
     help="Check whether this host can serve, and say what to do where it cannot.",
     rich_markup_mode=None,
 )
+
+app.command()(collective)
 
 OnlyOption = Annotated[
     list[str] | None, typer.Option("--only", metavar="CHECK", help="This check; may be repeated.")

@@ -74,11 +74,12 @@ def _search_path(environment: Mapping[str, str], pythons: tuple[str, ...]) -> st
 
 
 def _home(sources: Sources, subject: Subject, search: str) -> tuple[Path | None, str]:
-    profiles = subject.config.profiles.values() if subject.config else ()
+    profiles = tuple(subject.config.profiles.values()) if subject.config else ()
     named = [value for p in profiles if isinstance(value := p.environment.get("CUDA_HOME"), str)]
     if named:
         return Path(named[0]), "CUDA_HOME of the profile"
-    if own := sources.environment.get("CUDA_HOME"):
+    # `serve` does not hand its own CUDA_HOME on to an engine, so it counts without profiles only.
+    if not profiles and (own := sources.environment.get("CUDA_HOME")):
         return Path(own), "CUDA_HOME"
     if found := shutil.which("nvcc", path=search):
         return Path(os.path.realpath(found)).parent.parent, "PATH"

@@ -1,0 +1,1 @@
+"""What runs in the engine's interpreter; it imports nothing of opsctl."""
