@@ -32,7 +32,9 @@ class Announcer:
     def tell(self, state: State, stage: str, waits: str) -> None:
         """Say where serving stands, if that has changed: a stage of the load, what is waited for.
 
-        READY=1 and STATUS= go in one datagram, so that nobody sees one without the other.
+        READY=1 and STATUS= go in one datagram, so that nobody sees one without the other. It is
+        said again at the next turn of the loop when there was no room: a READY=1 that got lost
+        would leave the unit starting for ever.
         """
         fields: dict[str, str | int] = {}
         if state.phase in {Phase.SERVING, Phase.DRAINED}:
@@ -41,9 +43,8 @@ class Announcer:
         elif state.phase is Phase.FAILED or state.stopping_for_good or state.exit_code is not None:
             fields["STOPPING"] = 1
         fields["STATUS"] = status_line(state, stage, waits)
-        if fields != self._said:
+        if fields != self._said and self._notifier.offer(**fields):
             self._said = fields
-            self._notifier.send(**fields)
 
     def turned(self, state: State) -> None:
         """The owner loop has turned: feed the watchdog, and ask for time where it is needed."""
@@ -83,6 +84,7 @@ class Announcer:
             yield
         finally:
             self._notifier.send(READY=1)
+            self._said = {}  # and once more with the status, in case this got lost
 
     def _extend(self) -> None:
         now = self._clock()

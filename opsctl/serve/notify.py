@@ -25,15 +25,19 @@ class Notifier:
         """Ask systemd to wait this much longer, from now, for a start or a stop to end."""
         self._tell({"EXTEND_TIMEOUT_USEC": int(seconds * 1_000_000)}, patience=0.0)
 
+    def offer(self, **fields: str | int) -> bool:
+        """Send assignments such as READY=1 if there is room; False when there was none."""
+        return self._tell(fields, patience=0.0)
+
     def send(self, **fields: str | int) -> None:
-        """Send assignments such as READY=1; never raises, systemd may be restarting."""
+        """The same, and wait a second for room; never raises, systemd may be restarting."""
         self._tell(fields, patience=1.0)
 
-    def _tell(self, fields: Mapping[str, str | int], *, patience: float) -> None:
+    def _tell(self, fields: Mapping[str, str | int], *, patience: float) -> bool:
         """Wait at most `patience` seconds for room. What is told again and again waits for none:
         a systemd that hangs must not take the gateway with it."""
         if not self._address:
-            return
+            return True
         address = self._address
         if address.startswith("@"):
             address = "\0" + address[1:]
@@ -43,4 +47,5 @@ class Notifier:
                 channel.settimeout(patience)
                 channel.sendto(message.encode(errors="replace"), address)
         except OSError:
-            return
+            return False
+        return True

@@ -21,6 +21,7 @@ import yaml
 from opsctl.bench.traffic import stream_once
 from opsctl.serve.places import Places
 from tests.support.server import wait_until
+from tests.support.service_manager import Manager
 from tests.support.serving import Serving
 from tests.support.simulated import configuration, job, serving
 
@@ -130,36 +131,11 @@ async def test_a_start_without_an_expected_log_line_is_told_as_degraded(tmp_path
         assert any(event["event"] == "degraded" for event in instance.events())
 
 
-class Systemd:
-    """Stands in for systemd's notify socket."""
-
-    def __init__(self, path: Path) -> None:
-        self.channel = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self.channel.bind(str(path))
-        self.channel.setblocking(False)
-
-    def __enter__(self) -> Systemd:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.channel.close()
-
-    def heard(self) -> list[dict[str, str]]:
-        """Every message so far, as assignments."""
-        messages = []
-        while True:
-            try:
-                text = self.channel.recv(4096).decode()
-            except BlockingIOError:
-                return messages
-            messages.append(dict(line.split("=", 1) for line in text.splitlines()))
-
-
 async def test_systemd_hears_of_the_start_of_life_and_of_the_end(tmp_path: Path) -> None:
     instance = serving(tmp_path)
     path = tmp_path / "notify"
     instance.environment = {"NOTIFY_SOCKET": str(path), "WATCHDOG_USEC": "5000000"}
-    with Systemd(path) as systemd, instance:
+    with Manager(path) as systemd, instance:
         await asyncio.to_thread(instance.wait_serving)
         heard = systemd.heard()
         starting = [m["STATUS"] for m in heard if m.get("STATUS", "").startswith("starting")]

@@ -130,6 +130,17 @@ def test_a_switch_does_not_say_that_it_stops(announcer: Announcer, manager: Mana
     assert not any("STOPPING" in message for message in manager.heard())
 
 
+def test_ready_is_said_again_until_there_is_room_for_it(
+    announcer: Announcer, manager: Manager
+) -> None:
+    for number in range(50):  # more than the queue of a socket holds
+        announcer.tell(STARTING, f"stage {number}", "")
+    announcer.tell(SERVING, "ready", "")
+    assert not any("READY" in message for message in manager.heard())
+    announcer.tell(SERVING, "ready", "")
+    assert manager.heard()[0]["READY"] == "1"
+
+
 def test_a_reload_names_its_moment_and_ends_ready(announcer: Announcer, manager: Manager) -> None:
     announcer.tell(SERVING, "ready", "")
     manager.heard()
