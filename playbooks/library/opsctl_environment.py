@@ -13,6 +13,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.opsctl_host import HostError, last, note, run, users, write
+from ansible.module_utils.opsctl_packages import conflicts, differences, probe
 
 DOCUMENTATION = r"""
 module: opsctl_environment
@@ -20,7 +21,9 @@ short_description: A Python environment that is exchanged as a whole
 description:
   - O(path) is a link to a folder PATH-FINGERPRINT. Another wish is installed into another folder,
     and the link is moved when that is complete, so a failing install leaves the old one in use.
-  - While a program runs from it the link stays, and PATH.next points to the new one.
+  - While a program runs from it the link stays, and PATH.next points to the new one. With
+    O(at_once) the link moves anyway; that suits programs that call their folder by its real name,
+    as console scripts do.
 options:
   path: {type: path, required: true}
   python: {type: path, default: /usr/bin/python3}
@@ -29,48 +32,12 @@ options:
   constraints: {type: str, default: ""}
   wheels: {type: path}
   cuda: {type: str, default: none}
+  at_once: {type: bool, default: false}
   state: {type: str, choices: [present, absent], default: present}
   pending: {type: path, description: File for what is left to a person.}
 """
 STAMP = ".opsctl-stack.json"
 BUILDING = ".opsctl-building"
-TOOLS = frozenset({"pip", "setuptools", "wheel", "uv"})
-"""Installers, whose own upgrade does not make another stack."""
-PROBE = """
-import importlib.metadata as m, json, pathlib, re, sys, sysconfig
-found = {}
-for d in m.distributions():
-    name = d.metadata["Name"] if d.metadata else None
-    if name:
-        found[re.sub(r"[-_.]+", "-", name).lower()] = d.version
-try:
-    text = pathlib.Path(sysconfig.get_path("purelib"), "torch/version.py").read_text()
-except OSError:
-    text = ""
-cuda = re.search(r"^cuda\\b[^=]*=\\s*['\\"]([0-9.]+)", text, re.M)
-print(json.dumps({"installed": found, "torch_cuda": cuda[1] if cuda else None}))
-"""
-"""Asks an environment for its versions; imports nothing of it, so no CUDA is touched."""
-
-
-def conflicts(installed: dict[str, str], torch_cuda: str | None, cuda: str) -> list[str]:
-    """Packages of another CUDA major than `cuda` (cu130) asks for.
-
-    Two majors in one environment load two CUDA runtimes, or none that fits:
-    https://github.com/sgl-project/sglang/issues/18203.
-    """
-    wanted = re.fullmatch(r"cu(\d{2})\d", cuda)
-    if wanted is None:
-        return []
-    found = []
-    for name, version in sorted(installed.items()):
-        suffix = re.search(r"-cu(\d{2})$", name)
-        local = re.search(r"\+cu(\d{2})\d", version)
-        if any(match is not None and match[1] != wanted[1] for match in (suffix, local)):
-            found.append(f"{name} {version}")
-    if torch_cuda is not None and torch_cuda.split(".")[0] != wanted[1]:
-        found.append(f"torch, which is built for CUDA {torch_cuda}")
-    return found
 
 
 def fingerprint(wish: dict[str, Any]) -> str:
@@ -149,24 +116,11 @@ class Environments:
         if stamp["fingerprint"] != mark:
             return ["something else is asked for"]
         try:
-            found = self.probe(folder)
+            found = probe(folder)
         except HostError as trouble:
             return [str(trouble)]
-        wanted = stamp["installed"].items()
-        moved = [
-            f"{name} {version} is now {found['installed'].get(name, 'missing')}"
-            for name, version in wanted
-            if name not in TOOLS and found["installed"].get(name) != version
-        ]
+        moved = differences(stamp["installed"], found["installed"])
         return moved + conflicts(found["installed"], found["torch_cuda"], self.wanted["cuda"])
-
-    def probe(self, folder: Path) -> dict[str, Any]:
-        """Versions of all that is installed in a folder."""
-        done = run([str(folder / "bin/python"), "-I", "-c", PROBE], timeout=120)
-        if done.returncode:
-            raise HostError(f"{folder}/bin/python does not run: {last(done.stderr)}")
-        found: dict[str, Any] = json.loads(done.stdout)
-        return found
 
     def build(self, wish: dict[str, Any], mark: str) -> Path:
         """Install into a new folder; what a failure or a kill leaves is removed."""
@@ -180,7 +134,7 @@ class Environments:
         write(folder / BUILDING, "")
         try:
             self.install(folder)
-            found = self.probe(folder)
+            found = probe(folder)
             wrong = conflicts(found["installed"], found["torch_cuda"], self.wanted["cuda"])
             if wrong:
                 raise HostError(
@@ -231,12 +185,11 @@ class Environments:
         temporary.symlink_to(folder.name)
         temporary.replace(link)
 
-    def prune(self) -> None:
-        """Keep what is in use, what comes next, and the one before, to go back to."""
-        kept = {self.target(self.link), self.target(self.next)}
-        others = [folder for folder in self.ours() if folder not in kept]
-        for folder in others[:-1]:
-            if not users(folder):
+    def prune(self, before: Path | None) -> None:
+        """Keep what is in use, and the one before, to go back to."""
+        kept = {self.target(self.link), before}
+        for folder in self.ours():
+            if folder not in kept and not users(folder):
                 shutil.rmtree(folder)
 
 
@@ -246,28 +199,30 @@ def present(module: AnsibleModule) -> dict[str, Any]:
     wish = here.wish()
     mark = fingerprint(wish)
     current, prepared = here.target(here.link), here.target(here.next)
-    facts = {"fingerprint": mark, "flaws": here.flaws(current, mark), "prepared": False}
+    facts = {"fingerprint": mark, "flaws": here.flaws(current, mark)}
     if not facts["flaws"]:
-        stale = here.next.is_symlink()
-        if stale and not here.check:
+        if prepared is not None and not here.check:
             here.next.unlink()
         note(module.params["pending"], "", check=here.check)
-        return {**facts, "changed": stale, "folder": str(current)}
-    ready = prepared is not None and not here.flaws(prepared, mark)
-    user = users(current) if current is not None else ""
+        return {**facts, "changed": prepared is not None, "folder": str(current)}
+    whole = (folder for folder in here.ours() if folder != current and not here.flaws(folder, mark))
+    ready = next(whole, None)
+    user = "" if current is None or module.params["at_once"] else users(current)
+    waiting = ready is not None and ready == prepared and bool(user)
     if here.check:
-        return {**facts, "changed": not (ready and user), "diff": _diff(current, wish)}
-    folder = prepared if ready and prepared is not None else here.build(wish, mark)
+        return {**facts, "changed": not waiting, "diff": _diff(current, wish)}
+    folder = ready if ready is not None else here.build(wish, mark)
+    done = {**facts, "changed": not waiting, "folder": str(folder)}
     if user:
         here.point(here.next, folder)
-        text = f"{here.link}: a new environment is ready; it is taken at a restart, for {user}"
-        note(module.params["pending"], f"{text} runs from the present one")
-        return {**facts, "changed": not ready, "prepared": True, "folder": str(folder), "msg": text}
+        text = f"{here.link}: a new environment is ready and waits for a restart: {user} runs"
+        note(module.params["pending"], f"{text} from the present one")
+        return {**done, "msg": text}
     here.point(here.link, folder)
     here.next.unlink(missing_ok=True)
     note(module.params["pending"], "")
-    here.prune()
-    return {**facts, "changed": True, "folder": str(folder), "diff": _diff(current, wish)}
+    here.prune(current)
+    return {**done, "diff": _diff(current, wish)}
 
 
 def absent(module: AnsibleModule) -> dict[str, Any]:
@@ -311,6 +266,7 @@ def main() -> None:
             "constraints": {"type": "str", "default": ""},
             "wheels": {"type": "path"},
             "cuda": {"type": "str", "default": "none"},
+            "at_once": {"type": "bool", "default": False},
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
             "pending": {"type": "path"},
         },
