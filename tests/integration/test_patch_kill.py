@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from opsctl.patching import occupants
+from opsctl.patching import apply
 from tests.support.patch_targets import (
     NO_CACHE,
     Photograph,
@@ -38,7 +38,7 @@ UNSEEN = ("fsync", "close", "open")
 @pytest.fixture(autouse=True)
 def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who runs from the environment is not asked: that takes time, and it is not about that."""
-    monkeypatch.setattr(occupants, "running", lambda _: None)
+    monkeypatch.setitem(apply.change.__kwdefaults__, "running", lambda _: None)
 
 
 def killed(number: int, halfway: bool, root: Path, words: tuple[str, ...]) -> int:
@@ -154,10 +154,8 @@ def test_an_interrupted_change_is_not_taken_back_under_a_running_engine(
 ) -> None:
     root = interrupted(tmp_path)
     here = photograph(root)
-    from opsctl.patching import apply
-
-    defaults = apply.change.__kwdefaults__
-    monkeypatch.setitem(defaults, "running", lambda _: "pid 7 (python -m sglang.launch_server)")
+    engine = "pid 7 (python -m sglang.launch_server)"
+    monkeypatch.setitem(apply.change.__kwdefaults__, "running", lambda _: engine)
     for verb in ("apply", "revert"):
         answer = patch(verb, "--only", PATCH, "--site-packages", root)
         assert answer.code == 4
