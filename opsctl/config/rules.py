@@ -64,7 +64,7 @@ def with_single_profile(config: Config) -> Config:
 
 
 def _some_profile(config: Config) -> Iterator[Complaint]:
-    if not config.profiles:
+    if not config.profiles and not config.provision.opsctl_service.instances:
         yield "profiles", "at least one launch profile is needed"
 
 
@@ -250,7 +250,11 @@ def _literal_secret(config: Config) -> Iterator[Complaint]:
 
 
 RULES = (
-    Rule("some-profile", "There is at least one launch profile.", _some_profile),
+    Rule(
+        "some-profile",
+        "There is at least one launch profile, unless `provision` names configurations of instances.",
+        _some_profile,
+    ),
     Rule(
         "known-profiles",
         "`serve.profile`, `auto_spec.speculative` and `auto_spec.baseline` name profiles; "
