@@ -252,7 +252,7 @@ def _literal_secret(config: Config) -> Iterator[Complaint]:
 RULES = (
     Rule(
         "some-profile",
-        "There is at least one launch profile, unless `provision` names configurations of instances.",
+        "There is at least one launch profile, unless `provision` names instances instead.",
         _some_profile,
     ),
     Rule(

@@ -51,6 +51,11 @@ class Wishes:
 def apply(config: Config, wishes: Wishes) -> Config:
     """The configuration with the command line's wishes in it; raises UsageError."""
     serve, auto = config.serve, config.auto_spec
+    if not config.profiles:
+        raise UsageError(
+            "the configuration has no profile to serve",
+            hint="it only names those of instances: serve one of them with --config",
+        )
     if wishes.profile is not None and wishes.profile not in config.profiles:
         known = ", ".join(config.profiles)
         raise UsageError(f"no profile {wishes.profile!r}", hint=f"configured profiles: {known}")
