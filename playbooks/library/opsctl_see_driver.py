@@ -181,16 +181,16 @@ def _notes(host: Host, bare: list[str], loaded: str, version: str) -> dict[str, 
             "a build said is in /var/lib/dkms/nvidia/*/build/make.log."
         )
     if loaded and version and loaded != version:
-        notes["reboot"] = f"Reboot: driver {loaded} is loaded, {version} is installed."
+        notes["reboot"] = f"reboot: driver {loaded} is loaded, {version} is installed."
     elif version and not loaded and host.gpus() and not host.container():
-        notes["reboot"] = f"Reboot: driver {version} is installed, none is loaded."
+        notes["reboot"] = f"reboot: driver {version} is installed, none is loaded."
     return notes
 
 
 def _left_loaded(host: Host, there: dict[str, str]) -> dict[str, str]:
     loaded = "" if host.container() else host.read("/sys/module/nvidia/version")
     if loaded and not there:
-        return {"reboot": f"Reboot: driver {loaded} is removed, and still loaded."}
+        return {"reboot": f"reboot: driver {loaded} is removed, and still loaded."}
     return {}
 
 

@@ -164,7 +164,7 @@ def _enrolled(host: Host, key: str) -> bool:
 def _nouveau(host: Host) -> dict[str, str]:
     if host.container() or not host.path("/sys/module/nouveau").exists():
         return {}
-    return {"nouveau": "Reboot: nouveau holds the GPUs until then; the next boot leaves it out."}
+    return {"nouveau": "reboot: nouveau holds the GPUs until then; the next boot leaves it out."}
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.opsctl_system import Host, Seen, answer
@@ -57,10 +58,14 @@ def _names(text: str, url: str) -> bool:
 
 
 def _lists(host: Host, url: str) -> list[str]:
-    """Files that apt keeps of a repository; it lists those that are there."""
+    """Files that apt keeps of a repository: its index and, beside it, the signed release file."""
     ran = host.run("apt-get", "indextargets", "--format", "$(REPO_URI) $(FILENAME)")
     rows = (line.split(" ", 1) for line in ran.out.splitlines() if " " in line)
-    return sorted(file for address, file in rows if _plain(address) == _plain(url))
+    stems = {file.split("_Packages")[0] for address, file in rows if _plain(address) == _plain(url)}
+    lists = host.path("/var/lib/apt/lists")
+    return sorted(
+        f"/var/lib/apt/lists/{f.name}" for s in stems for f in lists.glob(Path(s).name + "_*")
+    )
 
 
 def _plain(url: str) -> str:

@@ -152,7 +152,7 @@ def _left(host: Host, wanted: dict[str, Any], acs: list[str]) -> dict[str, str]:
     notes = {}
     reasons = _before_reboot(host, wanted)
     if reasons:
-        notes["reboot"] = f"Reboot: {'; '.join(reasons)}."
+        notes["reboot"] = f"reboot: {'; '.join(reasons)}."
     notes |= _kernel_line(host, wanted["words"])
     stuck = [key for key in _differing(host, wanted) if _writable(host, key)]
     if stuck and host.path("/etc/sysctl.d/90-opsctl.conf").exists():
