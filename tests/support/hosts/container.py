@@ -14,7 +14,7 @@ import tarfile
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from opsctl.system.cgroup import Cgroup, writable_parent
@@ -48,6 +48,18 @@ class Wish:
     network: bool
 
 
+@dataclass(frozen=True)
+class _Place:
+    """What one host is made in."""
+
+    name: str
+    group: Cgroup
+    folder: Path
+    tree: Path
+    ssh_port: int
+    children: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+
 @contextlib.contextmanager
 def booted(wish: Wish) -> Iterator[Host]:
     """Boot a host and take it down at the end; raises UnavailableError where that cannot be.
@@ -62,61 +74,57 @@ def booted(wish: Wish) -> Iterator[Host]:
         raise UnavailableError("a systemd host needs a cgroup2 tree that can be written to")
     sweep(parent)
     name = f"{NAME}-{uuid.uuid4().hex[:12]}"
-    group = owned_group(parent, name)
-    folder = folder_of(name)
-    folder.mkdir(mode=0o700)
-    children: list[subprocess.Popen[bytes]] = []
+    port = _free_port() if wish.network else SSH_PORT
+    place = _Place(name, owned_group(parent, name), folder_of(name), tree, port)
     try:
-        host = _start(name, wish, tree, group, children)
+        host = _start(wish, place)
         host.wait_booted()
-        yield host
+        yield host.reachable(port, rootfs.host_key(tree))
     finally:
-        take_down(group, folder)
-        for process in children:
+        take_down(place.group, place.folder)
+        for process in place.children:
             process.wait(DOWN_TIMEOUT)
         assert not (left := leftovers(name)), f"left of {name}: {left}"
 
 
-def _start(
-    name: str, wish: Wish, tree: Path, group: Cgroup, children: list[subprocess.Popen[bytes]]
-) -> Host:
-    folder = folder_of(name)
-    keygen = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", "identity"]
-    subprocess.run(keygen, check=True, cwd=folder)
-    port = _free_port() if wish.network else SSH_PORT
-    machine, visitors = group.create("machine"), group.create("visitors")
-    with (folder / "console").open("wb") as console:
+def _start(wish: Wish, place: _Place) -> Host:
+    place.folder.mkdir(mode=0o700)
+    keygen = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", place.name, "-f", "identity"]
+    subprocess.run(keygen, check=True, cwd=place.folder)
+    machine, visitors = place.group.create("machine"), place.group.create("visitors")
+    with (place.folder / "console").open("wb") as console:
         leader = subprocess.Popen(
-            inside(machine, _boot_command(name, wish, tree)),
+            inside(machine, _boot_command(wish, place)),
             stdin=subprocess.PIPE,
             stdout=console,
             stderr=console,
         )
-    children.append(leader)
-    host = Host(name, leader, machine, visitors, folder, wish.network, children)
+    place.children.append(leader)
     assert leader.stdin is not None
     with contextlib.suppress(BrokenPipeError), leader.stdin:
-        leader.stdin.write(archive({**_own_files(name, port, network=wish.network), **wish.files}))
-    return host.reachable(port, rootfs.host_key(tree))
+        leader.stdin.write(archive({**_own_files(wish, place), **wish.files}))
+    return Host(place.name, leader, machine, visitors, place.folder, wish.network, place.children)
 
 
-def _boot_command(name: str, wish: Wish, tree: Path) -> list[str]:
+def _boot_command(wish: Wish, place: _Place) -> list[str]:
     spaces = ["--mount", "--propagation", "private", *([] if wish.network else ["--net"])]
     loopback = "no" if wish.network else "yes"
     binding = [f"--bind-ro={source}:{target}" for target, source in wish.binds.items()]
-    return ["unshare", *spaces, "sh", str(BOOT), name, str(tree), loopback, *binding]
+    script = ["sh", str(BOOT), place.name, str(place.tree), loopback]
+    return ["unshare", *spaces, *script, *binding]
 
 
-def _own_files(name: str, port: int, *, network: bool) -> dict[str, bytes]:
+def _own_files(wish: Wish, place: _Place) -> dict[str, bytes]:
+    name, listen = place.name, f"ListenAddress 127.0.0.1:{place.ssh_port}\n"
     found = {
         "/etc/hostname": f"{name}\n".encode(),
         "/etc/hosts": f"127.0.0.1 localhost\n127.0.1.1 {name}\n".encode(),
         # Its own number: without one systemd takes this for the first boot of an image.
         "/etc/machine-id": f"{uuid.uuid4().hex}\n".encode(),
-        "/root/.ssh/authorized_keys": (folder_of(name) / "identity.pub").read_bytes(),
-        "/etc/ssh/sshd_config.d/tests.conf": f"ListenAddress 127.0.0.1:{port}\n".encode(),
+        "/root/.ssh/authorized_keys": (place.folder / "identity.pub").read_bytes(),
+        "/etc/ssh/sshd_config.d/tests.conf": listen.encode(),
     }
-    if network:  # what it takes to find one's way on this machine's network
+    if wish.network:  # what it takes to find one's way on this machine's network
         found["/etc/resolv.conf"] = RESOLVER.read_bytes()
         if CERTIFICATES.exists():
             found[str(CERTIFICATES)] = CERTIFICATES.read_bytes()

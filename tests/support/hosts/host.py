@@ -219,16 +219,16 @@ class Host:
     def _proxy(self, port: int) -> int:
         """Start, in the host's network, systemd's own proxy on a socket of this machine's."""
         # It takes the socket as descriptor 3, as systemd would hand it over.
-        script = 'exec 3<&"$1"; shift; LISTEN_FDS=1 LISTEN_PID=$$ exec "$@"'
-        net = ["nsenter", f"--net=/proc/{self.leader.pid}/ns/net", "--"]
+        script = 'exec 3<&0 </dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec "$@"'
+        # Of the first process: the leader may still be on its way into the host's network.
+        assert self.init, f"{self.name} has not booted"
+        net = ["nsenter", f"--net=/proc/{self.init}/ns/net", "--"]
         proxy = [*net, PROXY, f"127.0.0.1:{port}"]
         with socket.create_server((self.address, 0)) as listener:
-            number = listener.fileno()
             process = subprocess.Popen(
-                inside(self.visitors, ["sh", "-c", script, "sh", str(number), *proxy]),
-                pass_fds=[number],
+                inside(self.visitors, ["sh", "-c", script, "sh", *proxy]),
                 env=ENVIRONMENT,
-                stdin=DEVNULL,
+                stdin=listener.fileno(),
                 stdout=DEVNULL,
                 stderr=DEVNULL,
             )
