@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import aiohttp
+
+GENERATED = ("content", "reasoning_content", "tool_calls")
+"""Members of a delta that the model has generated; the first event of a chat has only a role."""
 
 COMPLETE = frozenset({"stop", "length", "tool_calls"})
 """Finish reasons of a complete answer; `abort` is not one, even under status 200."""
@@ -25,6 +29,15 @@ class Outcome:
     first_byte: float | None
     seconds: float
     why: str = ""
+    begun: float = 0.0
+    """When it was sent, by the monotonic clock."""
+    times: Sequence[float] = ()
+    """When each event with something generated in it came, by the same clock."""
+    asked: int = 0
+    """The most tokens that were asked for."""
+    prompt_tokens: int = 0
+    cached_tokens: int | None = None
+    """Prompt tokens out of the prefix cache; None when the engine does not say."""
 
 
 @dataclass
@@ -54,6 +67,10 @@ class Job:
     max_tokens: int = 64
     api_key: str | None = None
     check: Callable[[str, int], str] = lambda text, tokens: ""
+    messages: Sequence[Mapping[str, object]] = ()
+    """The conversation, in place of the one `prompt`."""
+    options: Mapping[str, object] = field(default_factory=dict)
+    """More members of the request, such as `ignore_eos`."""
 
 
 def numbered_words(text: str, tokens: int) -> str:
@@ -78,14 +95,17 @@ class _Answer:
         self.events = 0
         self.finish: str | None = None
         self.tokens: int | None = None
+        self.prompt_tokens = 0
+        self.cached_tokens: int | None = None
+        self.times: list[float] = []
         self.done = False
         self.error = ""
 
-    def take(self, data: str) -> None:
+    def take(self, data: bytes | str) -> None:
         """Take the data of one SSE event."""
         if self.done:
             self.error = "an event after [DONE]"
-        elif data == "[DONE]":
+        elif data in (b"[DONE]", "[DONE]"):
             self.done = True
         else:
             self._take_chunk(json.loads(data))
@@ -97,11 +117,21 @@ class _Answer:
             return
         usage = chunk.get("usage")
         if isinstance(usage, dict):
-            self.tokens = usage.get("completion_tokens")
+            self._take_usage(usage)
         choices = chunk.get("choices")
         for choice in choices if isinstance(choices, list) else []:
-            self.text += choice.get("delta", {}).get("content") or ""
+            delta = choice.get("delta") or {}
+            self.text += delta.get("content") or ""
+            if any(delta.get(key) for key in GENERATED):
+                self.times.append(time.monotonic())
             self.finish = choice.get("finish_reason") or self.finish
+
+    def _take_usage(self, usage: dict[str, Any]) -> None:
+        self.tokens = usage.get("completion_tokens")
+        self.prompt_tokens = usage.get("prompt_tokens") or 0
+        details = usage.get("prompt_tokens_details")
+        if isinstance(details, dict):
+            self.cached_tokens = details.get("cached_tokens")
 
     def fault(self, job: Job) -> str:
         """What is wrong with the whole answer; empty when it is complete."""
@@ -116,24 +146,34 @@ class _Answer:
         return job.check(self.text, self.tokens)
 
 
-async def stream_once(session: aiohttp.ClientSession, job: Job) -> Outcome:
-    """Send one streaming chat request and check the answer; never raises for what it meets."""
-    begun = time.monotonic()
-    answer = _Answer()
-    first: float | None = None
-    status: int | None = None
-    body = {
+def _body(job: Job) -> dict[str, object]:
+    return {
         "model": job.model,
-        "messages": [{"role": "user", "content": job.prompt}],
+        "messages": list(job.messages) or [{"role": "user", "content": job.prompt}],
         "max_tokens": job.max_tokens,
         "temperature": 0,
         "stream": True,
         "stream_options": {"include_usage": True},
+        **job.options,
     }
+
+
+async def stream_once(
+    session: aiohttp.ClientSession, job: Job, *, on_first: Callable[[], None] = lambda: None
+) -> Outcome:
+    """Send one streaming chat request and check the answer; never raises for what it meets.
+
+    `on_first` is called when the first event with something generated in it has come.
+    """
+    begun = time.monotonic()
+    answer = _Answer()
+    first: float | None = None
+    status: int | None = None
+    waiting = True
     headers = {"Authorization": f"Bearer {job.api_key}"} if job.api_key else {}
     try:
         async with session.post(
-            f"{job.url}/v1/chat/completions", json=body, headers=headers
+            f"{job.url}/v1/chat/completions", json=_body(job), headers=headers
         ) as response:
             status = response.status
             if status != 200:
@@ -142,12 +182,28 @@ async def stream_once(session: aiohttp.ClientSession, job: Job) -> Outcome:
                 async for line in response.content:
                     if line.startswith(b"data: "):
                         first = first or time.monotonic() - begun
-                        answer.take(line[6:].decode().strip())
+                        answer.take(line[6:].strip())
+                        if waiting and answer.times:
+                            waiting = False
+                            on_first()
                 why = answer.fault(job)
     except (aiohttp.ClientError, OSError, ValueError) as error:
         why = f"{type(error).__name__}: {error}"
     seconds = time.monotonic() - begun
-    return Outcome(not why, status, answer.tokens or 0, answer.events, first, seconds, why)
+    return Outcome(
+        ok=not why,
+        status=status,
+        tokens=answer.tokens or 0,
+        events=answer.events,
+        first_byte=first,
+        seconds=seconds,
+        why=why,
+        begun=begun,
+        times=answer.times,
+        asked=job.max_tokens,
+        prompt_tokens=answer.prompt_tokens,
+        cached_tokens=answer.cached_tokens,
+    )
 
 
 async def keep_busy(

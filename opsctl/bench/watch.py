@@ -1,0 +1,93 @@
+"""Looks at the engine and at ourselves while a window is open."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Self
+
+from opsctl.engine.loads import Loads
+
+_LOADS_EVERY = 0.5
+_TICK = 0.02
+_ALLOWED = 0.005
+"""Seconds a tick may come late: timers are not exact, and a turn of the loop takes its time."""
+_LEAST_SAMPLES = 3
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was seen. `running` is the engine's own mean; None when it did not say often enough."""
+
+    running: float | None
+    queued: float | None
+    accept_length: float | None
+    cpu: float
+    """Share of one core that this process used."""
+    late: float
+    """Share of the time in which our event loop was behind: blocked, stopped or starved."""
+
+
+class Watch:
+    """To be entered when the window opens and left when it closes; `seen` tells afterwards."""
+
+    def __init__(
+        self,
+        loads: Callable[[], Awaitable[Loads | None]],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        cpu: Callable[[], float] = time.process_time,
+    ) -> None:
+        self._loads = loads
+        self._clock = clock
+        self._cpu = cpu
+        self._samples: list[Loads] = []
+        self._late = 0.0
+        self._begun = self._cpu_begun = 0.0
+        self._seconds = self._cpu_seconds = 0.0
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        self._begun, self._cpu_begun = self._clock(), self._cpu()
+        self._tasks = [asyncio.create_task(self._ask()), asyncio.create_task(self._tick())]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._seconds = self._clock() - self._begun
+        self._cpu_seconds = self._cpu() - self._cpu_begun
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @property
+    def seen(self) -> Seen:
+        """Means over the window."""
+        seconds = max(self._seconds, 1e-9)
+        enough = len(self._samples) >= _LEAST_SAMPLES
+        lengths = [sample.accept_length for sample in self._samples if sample.accept_length]
+        return Seen(
+            running=_mean([sample.running for sample in self._samples]) if enough else None,
+            queued=_mean([sample.queued for sample in self._samples]) if enough else None,
+            accept_length=_mean(lengths) if lengths else None,
+            cpu=self._cpu_seconds / seconds,
+            late=min(1.0, self._late / seconds),
+        )
+
+    async def _ask(self) -> None:
+        while True:
+            loads = await self._loads()
+            if loads is not None and not loads.stale:
+                self._samples.append(loads)
+            await asyncio.sleep(_LOADS_EVERY)
+
+    async def _tick(self) -> None:
+        while True:
+            begun = self._clock()
+            await asyncio.sleep(_TICK)
+            self._late += max(0.0, self._clock() - begun - _TICK - _ALLOWED)
+
+
+def _mean(values: list[int] | list[float]) -> float:
+    return sum(values) / len(values)
