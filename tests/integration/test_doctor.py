@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -29,6 +30,7 @@ from opsctl.system import procfs
 from tests.support.doctor.driver import FakeDriver
 from tests.support.doctor.healthy import CUDA, DETAILS
 from tests.support.doctor.tree import GPUS, PORTS, Tree, acs_space
+from tests.support.released import released_or_skip
 
 NVML, LIBCUDA = disposable.HELPERS
 ALLOWED = {
@@ -460,6 +462,71 @@ def test_an_interpreter_that_is_not_there_is_unknown(tmp_path: Path, tree: Tree)
     [result] = run(["torch-cuda"], python=str(tmp_path / "no/python"), sources=tree.sources())
     assert result.status == "unknown"
     assert "no Python environment" in result.why
+
+
+RELEASES = (("sglang", "0.5.23"), ("flashinfer-python", "0.7.2"))
+
+
+def serving_stack(tmp_path: Path, **versions: str) -> Path:
+    """An environment with released SGLang and FlashInfer, and what belongs to them by name."""
+    python = stack(
+        tmp_path / "engine",
+        {
+            "torch": "2.9.1+cu130",
+            "sglang_kernel": "0.4.10",
+            "nvidia_nccl_cu13": "2.28.3",
+            **versions,
+        },
+        "13.0",
+    )
+    site = tmp_path / "engine/lib/python3.11/site-packages"
+    for package, version in RELEASES:
+        release = released_or_skip(package, version)
+        shutil.copytree(release, site, copy_function=os.link, dirs_exist_ok=True)
+    return python
+
+
+def test_an_engine_environment_in_order_is_ok(tmp_path: Path, tree: Tree) -> None:
+    python = serving_stack(tmp_path)
+    found = by_id(run(sorted(NEEDS_STACK), python=str(python), sources=tree.sources()))
+    assert {name: result.status for name, result in found.items()} == dict.fromkeys(
+        NEEDS_STACK, "ok"
+    ), found
+    assert found["flashinfer"].value == "flashinfer-python 0.7.2"
+    assert found["patches"].value == "applied: none"
+
+
+def test_packages_out_of_step_in_a_real_environment_are_seen(tmp_path: Path, tree: Tree) -> None:
+    python = serving_stack(
+        tmp_path,
+        flashinfer_jit_cache="0.7.20+cu130",
+        nvidia_nccl_cu12="2.26",
+        sglang_kernel="0.4.9",
+    )
+    names = ["flashinfer", "cuda-packages", "kernel-package"]
+    found = by_id(run(names, python=str(python), sources=tree.sources()))
+    assert {name: result.status for name, result in found.items()} == dict.fromkeys(names, "fail")
+
+
+def test_a_patch_that_a_profile_requires_is_missed(tmp_path: Path, tree: Tree) -> None:
+    python = serving_stack(tmp_path)
+    config = configured(tmp_path, python=str(python), requires_patches=["allreduce-fusion"])
+    [result] = run(["patches"], config, sources=tree.sources())
+    assert (result.status, result.value) == (
+        "fail",
+        "required, but allreduce-fusion: applicable",
+    )
+
+
+def test_a_model_that_this_sglang_does_not_know_fails(tmp_path: Path, tree: Tree) -> None:
+    python = serving_stack(tmp_path)
+    model = checkpoint(tmp_path / "model", 100, 100)
+    config = configured(tmp_path, python=str(python), model=str(model))
+    names = ["checkpoint", "patches"]
+    [_, result] = run(names, config, sources=tree.sources())
+    assert (result.status, result.value) == ("fail", f"{model}: X is not a model of this SGLang")
+    (model / "config.json").write_text('{"architectures": ["KimiK25ForConditionalGeneration"]}')
+    assert run(names, config, sources=tree.sources())[1].status == "ok"
 
 
 # --- the command line --------------------------------------------------------------------------

@@ -17,6 +17,7 @@ KERNELS = ("sgl-kernel", "sglang-kernel")
 _ENVIRONMENT = "opsctl provision --tags engine_env"
 _SUFFIX = re.compile(r"^nvidia-.*-cu(1[0-9])$")
 _BY_VERSION = re.compile(r"^(nvidia-cuda-[a-z-]+|cuda-bindings|cuda-python)$")
+_BINDINGS = frozenset({"cuda-python", "cuda-bindings"})
 _SATISFIED = frozenset({"applied", "not needed", "superseded"})
 
 Found = tuple[str, str]
@@ -24,9 +25,15 @@ Found = tuple[str, str]
 
 
 def cuda_majors(stack: Stack) -> dict[str, int]:
-    """Return the CUDA major of each package that is built for one, torch included."""
+    """Return the CUDA major of each package that is built for one, torch included.
+
+    The Python bindings do not count where SGLang itself wants those: 0.5.9 pins cuda-python 12.9
+    whatever torch is built for.
+    """
     found = {}
     for name, version in stack.packages.items():
+        if name in _BINDINGS and _fits(stack, "cuda-python", version):
+            continue
         if suffix := _SUFFIX.match(name):
             found[name] = int(suffix[1])
         elif _BY_VERSION.match(name) and (number := major(version)):
@@ -183,6 +190,8 @@ def _flashinfer(stack: Stack) -> Iterator[Found]:
         problems.append(f"SGLang {stack.sglang} pins {stack.pins[FLASHINFER[0]]}")
     for name in FLASHINFER[1:]:
         version = stack.packages.get(name)
+        if version is None and name in stack.pins:
+            problems.append(f"SGLang {stack.sglang} requires {name}")
         if version is not None and public(version) != public(main):
             problems.append(f"{name} is of another version")
         tag = cuda_tag(version or "")
@@ -196,13 +205,19 @@ def _flashinfer(stack: Stack) -> Iterator[Found]:
         yield "ok", shown
 
 
-def _fits(stack: Stack, name: str) -> bool | None:
-    """Whether an installed package is what SGLang requires; None when that is not known."""
-    pin, version = stack.pins.get(name), public(stack.packages.get(name, ""))
-    if pin is None or version is None:
+def _fits(stack: Stack, name: str, version: str | None = None) -> bool | None:
+    """Whether a package, as installed or of a version, is what SGLang requires.
+
+    None when that is not known.
+    """
+    pin, found = stack.pins.get(name), public(version or stack.packages.get(name, ""))
+    if pin is None or found is None:
         return None
     try:
-        return SpecifierSet(pin).contains(version, prereleases=True)
+        # cuda-bindings 12.9.4 belongs to cuda-python 12.9, which is what is pinned.
+        short = Version(".".join(map(str, found.release[:2])))
+        asked = short if name == "cuda-python" else found
+        return SpecifierSet(pin).contains(asked, prereleases=True)
     except InvalidSpecifier:
         return None
 

@@ -474,6 +474,26 @@ def test_flashinfer_0_6_1_beside_0_6_10_is_seen() -> None:
     assert "flashinfer-jit-cache is of another version" in (result.value or "")
 
 
+def test_cubin_is_missed_where_sglang_requires_it() -> None:
+    pins = {"flashinfer-python": "==0.6.3", "flashinfer-cubin": "==0.6.3"}
+    found = judged("flashinfer", stack(packages={"flashinfer-python": "0.6.3"}, pins=pins))
+    assert found.status == "fail"
+    assert "requires flashinfer-cubin" in (found.value or "")
+    both_there = {"flashinfer-python": "0.6.3", "flashinfer-cubin": "0.6.3"}
+    assert judged("flashinfer", stack(packages=both_there, pins=pins)).status == "ok"
+
+
+@pytest.mark.parametrize(
+    ("pin", "version", "status"),
+    [("==12.9", "12.9.4", "ok"), (">=13.0", "12.9.4", "fail"), (">=13.0", "13.1.0", "ok")],
+)
+def test_bindings_count_unless_sglang_wants_those(pin: str, version: str, status: str) -> None:
+    """SGLang 0.5.9 pins cuda-python 12.9 for torch of CUDA 13, too."""
+    packages = {**STACK.packages, "cuda-python": version, "cuda-bindings": version}
+    pins = {**STACK.pins, "cuda-python": pin}
+    assert judged("cuda-packages", stack(packages=packages, pins=pins)).status == status
+
+
 def test_flashinfer_without_a_known_pin_is_unknown() -> None:
     assert judged("flashinfer", stack(pins={})).status == "unknown"
 
