@@ -72,7 +72,7 @@ def _installed(service: Service, files: Sequence[UnitFile], root: Path) -> str:
 
 
 def _syntax(unit: Path) -> Check:
-    done = _analyze("verify", "--recursive-errors=no", str(unit))
+    done = _analyze("verify", "--man=no", "--recursive-errors=no", str(unit))
     if isinstance(done, str):
         return Check("syntax", "unknown", done)
     said = done.stderr.strip().replace(str(unit), unit.name)
