@@ -15,8 +15,10 @@ from pathlib import Path
 import pytest
 
 from opsctl.patching.record import digest, digests, paths, rewritten
+from opsctl.patching.series import load
 from tests.support.patch_targets import (
     NO_CACHE,
+    TAG,
     Answer,
     Photograph,
     all_touched,
@@ -551,3 +553,70 @@ def _refused(root: Path) -> None:
     assert answer.code == 4, answer.err
     assert "permission denied; nothing was changed" in answer.err
     assert "as root" in answer.err
+
+
+def stale_code(root: Path) -> None:
+    os.utime(root / SYMM_MEM, ns=(1, 1_000_000_007))
+
+
+def unchecked_code(root: Path) -> None:
+    path = root / byte_code(SYMM_MEM)
+    content = path.read_bytes()
+    path.write_bytes(content[:4] + b"\1\0\0\0" + content[8:])
+
+
+def lying_record(root: Path) -> None:
+    record = info(root) / "RECORD"
+    record.write_bytes(rewritten(record.read_bytes(), {SYMM_MEM: b"x"}, {}, ()))
+
+
+def unlisted_original(root: Path) -> None:
+    record = info(root) / "RECORD"
+    kept = f"{info(root).name}/opsctl/original/{SYMM_MEM}"
+    record.write_bytes(rewritten(record.read_bytes(), {}, {}, [kept]))
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (stale_code, "torch_symm_mem.cpython-311.pyc is stale"),
+        (unchecked_code, "is not checked against its source"),
+        (lying_record, "RECORD names another content"),
+        (unlisted_original, "RECORD does not list its kept original"),
+    ],
+)
+def test_verify_tells_what_is_not_whole_and_it_can_still_be_taken_back(
+    root: Path, damage: Callable[[Path], None], said: str
+) -> None:
+    before = photograph(root)
+    assert apply(root).code == 0
+    damage(root)
+    answer = patch("verify", "--site-packages", root)
+    assert answer.code == 4
+    (finding,) = answer.document["findings"]
+    assert (finding["name"], finding["path"]) == ("torch-symm-mem", SYMM_MEM)
+    assert said.replace("cpython-311", TAG) in finding["what"]
+    assert revert(root).code == 0
+    assert difference(before, photograph(root)) == []
+
+
+def test_a_change_after_which_the_patches_are_not_in_is_a_failure(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file system that forgets what was written."""
+
+    def forgets(*_: object, check: Callable[[], None], **__: object) -> None:
+        check()
+
+    monkeypatch.setattr("opsctl.system.transaction.apply", forgets)
+    refuses(root, apply, "the result was not whole: allreduce-fusion-jit is applicable")
+
+
+def test_a_patch_that_would_change_other_names_than_it_says_is_refused(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = load().patch("torch-symm-mem").file_for("0.5.14")
+    assert file is not None
+    one, *others = sorted(file.symbols[SYMM_MEM])
+    monkeypatch.setitem(vars(file), "symbols", {**file.symbols, SYMM_MEM: frozenset(others)})
+    refuses(root, apply, f"{SYMM_MEM}: changed although the patch is not for it: {one}")

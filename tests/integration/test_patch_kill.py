@@ -88,6 +88,7 @@ def content(root: Path) -> Photograph:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("halfway", [False, True])
 def test_killed_while_it_applies_the_next_run_takes_everything_back(
     tmp_path: Path, halfway: bool
@@ -113,6 +114,7 @@ def test_killed_while_it_applies_the_next_run_takes_everything_back(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_killed_while_it_takes_back_the_next_run_applies_or_takes_back(tmp_path: Path) -> None:
     reference = small(tmp_path / "reference", RELEASE)
     assert patch("apply", "--only", PATCH, "--site-packages", reference).code == 0

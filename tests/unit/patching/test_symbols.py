@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from opsctl.patching.symbols import changed
+from opsctl.patching.verify import wrong_symbols
 
 BEFORE = b"""
 import os
@@ -63,3 +64,15 @@ def test_a_second_definition_of_a_name_counts() -> None:
 def test_what_does_not_parse_is_an_error() -> None:
     with pytest.raises(SyntaxError):
         changed(BEFORE, b"def (")
+
+
+def test_more_and_less_than_intended_are_both_wrong() -> None:
+    after = BEFORE.replace(b"LIMIT = 1", b"LIMIT = 2")
+    assert list(wrong_symbols(BEFORE, after, frozenset({"LIMIT"}))) == []
+    assert list(wrong_symbols(BEFORE, after, frozenset())) == [
+        "changed although the patch is not for it: LIMIT"
+    ]
+    assert list(wrong_symbols(BEFORE, after, frozenset({"LIMIT", "top"}))) == [
+        "unchanged although the patch is for it: top"
+    ]
+    assert "cannot be parsed" in next(wrong_symbols(BEFORE, b"def (", frozenset()))
