@@ -21,7 +21,8 @@ _MAY_GROW = frozenset({"concurrency", "context", "repeats"})
 def described(grid: Grid, way: Way, workload: Workload) -> dict[str, Any]:
     """The run as `result.json` states it."""
     return {
-        "loop": "closed",
+        "loop": "open" if way.timetable else "closed",
+        "arrivals": None if way.timetable is None else way.timetable.digest,
         "mode": way.mode,
         "sampling": "greedy, ignore_eos" if way.mode == "throughput" else "greedy, natural ends",
         "output_tokens": way.output_tokens,

@@ -13,10 +13,11 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import aiohttp
 
+from opsctl.bench.cells import Taken
 from opsctl.bench.traffic import Job, Outcome, stream_once
 from opsctl.bench.window import Window
 
@@ -44,16 +45,6 @@ class Extent:
         return f"{self.requests} requests" if self.requests else f"{self.duration:g} s"
 
 
-@dataclass
-class Taken:
-    """What came of one cell's traffic; `window` is None when none was opened."""
-
-    outcomes: list[Outcome] = field(default_factory=list)
-    window: Window | None = None
-    drained: bool = False
-    stopped: str = ""
-
-
 class ClosedLoop:
     """Keeps `streams` requests in flight; the first one that fails ends it."""
 
@@ -64,7 +55,7 @@ class ClosedLoop:
         self._make_job = make_job
         self._streams = streams
         self._extent = extent
-        self._taken = Taken()
+        self._taken = Taken([])
         self._started: set[int] = set()
         self._all_started = asyncio.Event()
         self._over = asyncio.Event()
@@ -75,9 +66,8 @@ class ClosedLoop:
     async def run(
         self,
         watching: Callable[[], AbstractAsyncContextManager[object]] = nullcontext,
-        at_close: Callable[[], Awaitable[None]] | None = None,
     ) -> Taken:
-        """Ramp, window, drain. `watching` is entered for the window, `at_close` awaited after."""
+        """Ramp, window, drain. `watching` is entered for the window."""
         workers = [asyncio.create_task(self._work(stream)) for stream in range(self._streams)]
         everyone = asyncio.gather(*workers)
         try:
@@ -85,8 +75,6 @@ class ClosedLoop:
             if not self._failed:
                 await self._window(watching)
             self._over.set()
-            if at_close is not None and not self._failed:
-                await at_close()
             await self._drain(everyone)
         finally:
             self._over.set()
@@ -109,11 +97,18 @@ class ClosedLoop:
         async with watching():
             limit = self._extent.duration if self._extent.requests is None else RAMP_LIMIT
             await _within(limit, self._enough.wait())
-        self._taken.window = Window(opened, time.monotonic())
+            closed = time.monotonic()
+        self._taken.window = Window(opened, closed)
 
     async def _drain(self, everyone: asyncio.Future[list[None]]) -> None:
         """Let answers end; not after a failure, nor when some were never even begun."""
-        if self._failed or not self._all_started.is_set():
+        if everyone.done():
+            everyone.result()  # raises what a worker raised: a fault of ours
+        if self._failed:
+            return
+        if len(self._started) < self._streams:
+            begun = f"{len(self._started)} of {self._streams} streams"
+            self._taken.stopped = f"{begun} had begun after {self._extent.ramp_limit:g} s"
             return
         self._taken.drained = await _within(self._extent.drain_limit, asyncio.shield(everyone))
         if not self._taken.drained:
@@ -121,6 +116,13 @@ class ClosedLoop:
             self._taken.stopped = f"requests in flight did not end within {limit:g} s"
 
     async def _work(self, stream: int) -> None:
+        try:
+            await self._send_until_over(stream)
+        except Exception:
+            self._end()
+            raise
+
+    async def _send_until_over(self, stream: int) -> None:
         first = True
         while not self._over.is_set():
             job = self._make_job(self._number)
@@ -136,11 +138,14 @@ class ClosedLoop:
         if len(self._started) == self._streams:
             self._all_started.set()
 
+    def _end(self) -> None:
+        for event in (self._over, self._all_started, self._enough):
+            event.set()
+
     def _note(self, outcome: Outcome) -> None:
         self._taken.outcomes.append(outcome)
         if not outcome.ok:
-            for event in (self._over, self._all_started, self._enough):
-                event.set()
+            self._end()
         if self._ended_inside is not None:
             self._ended_inside += 1
             if self._extent.requests is not None and self._ended_inside >= self._extent.requests:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import statistics
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Self
 
+from opsctl.bench.gpus import Reading
 from opsctl.engine.loads import Loads
 
-_LOADS_EVERY = 0.5
+_LOADS_EVERY = 0.25
 _TICK = 0.02
 _ALLOWED = 0.005
 """Seconds a tick may come late: timers are not exact, and a turn of the loop takes its time."""
@@ -22,12 +25,18 @@ class Seen:
     """What was seen. `running` is the engine's own mean; None when it did not say often enough."""
 
     running: float | None
+    running_error: float
+    """Standard error of that mean: a few samples of a load that varies tell little."""
     queued: float | None
     accept_length: float | None
     cpu: float
     """Share of one core that this process used."""
     late: float
     """Share of the time in which our event loop was behind: blocked, stopped or starved."""
+
+
+async def _no_readings() -> tuple[Reading, ...]:
+    return ()
 
 
 class Watch:
@@ -37,10 +46,14 @@ class Watch:
         self,
         loads: Callable[[], Awaitable[Loads | None]],
         *,
+        readings: Callable[[], Awaitable[tuple[Reading, ...]]] = _no_readings,
         clock: Callable[[], float] = time.monotonic,
         cpu: Callable[[], float] = time.process_time,
     ) -> None:
+        self.gpus: tuple[Reading, ...] = ()
+        """What the GPUs said at the end, while the load was still there."""
         self._loads = loads
+        self._readings = readings
         self._clock = clock
         self._cpu = cpu
         self._samples: list[Loads] = []
@@ -60,6 +73,7 @@ class Watch:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.gpus = await self._readings()
 
     @property
     def seen(self) -> Seen:
@@ -69,6 +83,7 @@ class Watch:
         lengths = [sample.accept_length for sample in self._samples if sample.accept_length]
         return Seen(
             running=_mean([sample.running for sample in self._samples]) if enough else None,
+            running_error=_error([sample.running for sample in self._samples]) if enough else 0.0,
             queued=_mean([sample.queued for sample in self._samples]) if enough else None,
             accept_length=_mean(lengths) if lengths else None,
             cpu=self._cpu_seconds / seconds,
@@ -91,3 +106,7 @@ class Watch:
 
 def _mean(values: list[int] | list[float]) -> float:
     return sum(values) / len(values)
+
+
+def _error(values: list[int]) -> float:
+    return statistics.stdev(values) / math.sqrt(len(values))

@@ -51,7 +51,7 @@ class Workload:
     @cached_property
     def passages(self) -> tuple[str, ...]:
         """Natural text of this workload, for padding; documents where there are any."""
-        documents = tuple(item.background for item in self.items if item.background)
+        documents = tuple(dict.fromkeys(x.background for x in self.items if x.background))
         return documents or tuple(item.text for item in self.items)
 
 
@@ -140,11 +140,11 @@ class Prompts:
         items = self.workload.items
         position = number + repeat * 7919  # another prime: each repeat begins elsewhere
         item = items[position % len(items)]
-        first, *rest = item.messages
-        parts = (self._salt(cell, number), self._padding(context, position), item.background)
-        before = "\n\n".join(part for part in parts if part)
-        content = f"{before}\n\n{first['content']}" if before else first["content"]
-        return ({"role": first["role"], "content": content}, *rest)
+        messages = [dict(message) for message in item.messages]
+        before = (self._padding(context, position), item.background)
+        _put_before(messages[-1], *before)
+        _put_before(messages[0], self._salt(cell, number))
+        return messages
 
     def _salt(self, cell: tuple[int, int, int], number: int) -> str:
         """A line that no other prompt begins with: a cache matches from the very first token."""
@@ -164,3 +164,7 @@ class Prompts:
             self._cache[turned] = "\n\n".join((*passages[turned:], *passages[:turned], ""))
         text = self._cache[turned]
         return (text * (length // len(text) + 1))[:length]
+
+
+def _put_before(message: dict[str, str], *parts: str) -> None:
+    message["content"] = "\n\n".join(part for part in (*parts, message["content"]) if part)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from opsctl.cli.bench_compare import compare
 from opsctl.cli.options import ConfigOption, Output, OutputOption
 from opsctl.cli.output import emit, grid, message
 
@@ -21,6 +22,9 @@ app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
 )
+
+
+app.command("compare")(compare)
 
 
 @app.callback()
@@ -70,6 +74,10 @@ def run(
     latency: Annotated[
         bool, typer.Option("--latency", help="Let answers end by themselves (no ignore_eos).")
     ] = False,
+    arrivals: Annotated[
+        str | None,
+        typer.Option("--arrivals", metavar="FILE", help="Open loop: send at the times in FILE."),
+    ] = None,
     allow_prefix_cache: Annotated[
         bool, typer.Option("--allow-prefix-cache", help="Do not salt the prompts.")
     ] = False,
@@ -92,6 +100,7 @@ def run(
     Interrupted or killed, it goes on where it was when the same directory is named again. Exit
     codes: 0 measured, 1 no cell is valid, 4 the host is not ready, 130 interrupted.
     """
+    from opsctl.bench import arrivals as timetables
     from opsctl.bench.grid import Grid, numbers
     from opsctl.bench.loops import Extent
     from opsctl.bench.measure import Way
@@ -110,21 +119,24 @@ def run(
     order = Order(
         grid=Grid(
             names,
-            numbers(concurrency, "--concurrency", least=1),
+            (1,) if arrivals else numbers(concurrency, "--concurrency", least=1),
             numbers(context, "--context", least=0),
             repeats,
         ),
         way=Way(
             Extent(duration=seconds, requests=requests),
             output_tokens,
-            "latency" if latency else "throughput",
+            "latency" if latency or arrivals else "throughput",
+            timetables.load(arrivals) if arrivals else None,
         ),
         workload=load(workload),
         salted=not allow_prefix_cache,
         again=again,
     )
     result, folder = execute(wanted, order)
-    emit(result, output, schema="opsctl/bench/v1", table=lambda: _table(result.cells))
+    document = result.model_dump(mode="json", by_alias=True)
+    schema = document.pop("schema")
+    emit(document, output, schema=schema, table=lambda: _table(result.cells))
     invalid = sum(not cell.valid for cell in result.cells)
     message(f"{len(result.cells)} cells, {invalid} of them not valid; results in {folder}")
     raise typer.Exit(1 if invalid == len(result.cells) else 0)

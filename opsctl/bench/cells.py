@@ -1,0 +1,164 @@
+"""Makes a cell out of what was measured: figures, checks, and whose word each number is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from opsctl.bench import checks
+from opsctl.bench.checks import Facts
+from opsctl.bench.counters import Counters
+from opsctl.bench.gpus import Reading
+from opsctl.bench.grid import Spot
+from opsctl.bench.results import Cell
+from opsctl.bench.traffic import Outcome
+from opsctl.bench.watch import Seen
+from opsctl.bench.window import Figures, Window, figures, quantiles
+
+Mode = Literal["throughput", "latency"]
+
+
+@dataclass
+class Taken:
+    """What came of one cell's traffic; `window` is None when none was opened."""
+
+    outcomes: list[Outcome]
+    window: Window | None = None
+    drained: bool = False
+    stopped: str = ""
+    delays: Sequence[float] | None = None
+    """Open loop: how long after its time each request was sent, in seconds."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Everything a cell is made of."""
+
+    spot: Spot
+    mode: Mode
+    output_tokens: int
+    salted: bool
+    taken: Taken
+    seen: Seen
+    counted: Counters
+    uncached: int | None
+    """Prompt tokens the engine computed, by `/v1/loads`."""
+    gpus: tuple[Reading, ...]
+
+    @property
+    def open_loop(self) -> bool:
+        """Whether requests were sent by a timetable."""
+        return self.taken.delays is not None
+
+
+def refused(spot: Spot, mode: Mode, reason: str, **extra: object) -> Cell:
+    """A cell that could not be measured."""
+    return Cell(
+        profile=spot.profile, concurrency=spot.concurrency, context=spot.context,
+        repeat=spot.repeat, valid=False, reason=reason, tokens=0, seconds=0.0,
+        throughput_tok_s=0.0, per_user_tok_s=0.0, ttft_s=None, tpot_s=None, mode=mode,
+        extra=extra,
+    )  # fmt: skip
+
+
+def made(measured: Measured) -> Cell:
+    """The cell, valid or with every reason why not."""
+    spot, taken, seen = measured.spot, measured.taken, measured.seen
+    found = figures(taken.outcomes, taken.window or Window(0.0, 0.0))
+    effective = seen.running if seen.running is not None else found.streams or None
+    hits, hits_by = cache_hits(taken.outcomes, measured.counted, measured.uncached)
+    accept, accept_by = accept_length(measured.counted, seen)
+    wrong = checks.reasons(_facts(measured, found, effective, hits))
+    extra = _extra(measured, found) | {
+        "accept_length_by": accept_by,
+        "prefix_cache_hit_rate_by": hits_by,
+        "effective_concurrency_by": "client" if seen.running is None else "engine",
+    }
+    full = [o.tokens for o in taken.outcomes if o.ok and o.asked == measured.output_tokens]
+    return Cell(
+        profile=spot.profile, concurrency=spot.concurrency, context=spot.context,
+        repeat=spot.repeat, valid=not wrong, reason="; ".join(wrong), tokens=round(found.tokens),
+        seconds=found.seconds, throughput_tok_s=found.throughput, per_user_tok_s=found.per_user,
+        ttft_s=found.ttft, tpot_s=found.tpot, accept_length=accept,
+        effective_concurrency=effective, requests=found.requests, output_tokens_mean=_mean(full),
+        prefix_cache_hit_rate=hits, client_cpu=seen.cpu, gpus=measured.gpus, mode=measured.mode,
+        extra=extra,
+    )  # fmt: skip
+
+
+def _facts(
+    measured: Measured, found: Figures, effective: float | None, hits: float | None
+) -> Facts:
+    taken, seen = measured.taken, measured.seen
+    return Facts(
+        concurrency=None if measured.open_loop else measured.spot.concurrency,
+        effective=effective,
+        effective_error=seen.running_error,
+        outcomes=taken.outcomes,
+        tokens=found.tokens,
+        client_cpu=seen.cpu,
+        client_late=seen.late,
+        delays=taken.delays or (),
+        counted=measured.counted,
+        cache_hits=hits,
+        salted=measured.salted,
+        fixed_length=measured.mode == "throughput",
+        drained=taken.drained,
+        stopped=taken.stopped,
+    )
+
+
+def _extra(measured: Measured, found: Figures) -> dict[str, Any]:
+    taken, seen = measured.taken, measured.seen
+    prompts = [outcome.prompt_tokens for outcome in taken.outcomes if outcome.prompt_tokens]
+    delay = quantiles(taken.delays or ())
+    return {
+        "loop": "open" if measured.open_loop else "closed",
+        "event_gap_s": None if found.event_gap is None else found.event_gap.model_dump(),
+        "events": found.events,
+        "streams_mean": found.streams,
+        "queued_mean": seen.queued,
+        "client_late": seen.late,
+        "dispatch_delay_s": None if delay is None else delay.model_dump(),
+        "requests_sent": len(taken.outcomes),
+        "prompt_tokens_mean": _mean(prompts),
+        "tokens_sent": sum(outcome.tokens for outcome in taken.outcomes),
+        "tokens_counted": measured.counted.generation_tokens,
+        "drained": taken.drained,
+    }
+
+
+def accept_length(counted: Counters, seen: Seen) -> tuple[float | None, str | None]:
+    """Tokens per verify step, the bonus token included, and whose word that is.
+
+    An answer's first token comes out of the prefill, without a verify step.
+    """
+    calls, tokens = counted.spec_verify_calls, counted.generation_tokens
+    requests = counted.num_requests
+    if calls and tokens is not None and requests is not None and tokens > requests:
+        return (tokens - requests) / calls, "counters"
+    if seen.accept_length is not None:
+        return seen.accept_length, "loads"
+    return None, None
+
+
+def cache_hits(
+    outcomes: Sequence[Outcome], counted: Counters, uncached: int | None
+) -> tuple[float | None, str | None]:
+    """Share of the prompts' tokens that came from the prefix cache, and whose word that is."""
+    asked = sum(outcome.prompt_tokens for outcome in outcomes)
+    said = [outcome.cached_tokens for outcome in outcomes if outcome.cached_tokens is not None]
+    if not asked:
+        return None, None
+    if said:
+        return sum(said) / asked, "usage"
+    if counted.cached_tokens is not None and counted.prompt_tokens:
+        return counted.cached_tokens / counted.prompt_tokens, "counters"
+    if uncached is not None:
+        return max(0.0, 1.0 - uncached / asked), "loads"
+    return None, None
+
+
+def _mean(values: Sequence[int]) -> float | None:
+    return sum(values) / len(values) if values else None
