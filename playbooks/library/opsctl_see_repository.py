@@ -62,10 +62,12 @@ def _lists(host: Host, url: str) -> list[str]:
     ran = host.run("apt-get", "indextargets", "--format", "$(REPO_URI) $(FILENAME)")
     rows = (line.split(" ", 1) for line in ran.out.splitlines() if " " in line)
     stems = {file.split("_Packages")[0] for address, file in rows if _plain(address) == _plain(url)}
+    kinds = ("_Packages*", "_InRelease", "_Release", "_Release.gpg")
     lists = host.path("/var/lib/apt/lists")
-    return sorted(
-        f"/var/lib/apt/lists/{f.name}" for s in stems for f in lists.glob(Path(s).name + "_*")
+    found = (
+        file for stem in stems for kind in kinds for file in lists.glob(Path(stem).name + kind)
     )
+    return sorted(f"/var/lib/apt/lists/{file.name}" for file in found)
 
 
 def _plain(url: str) -> str:
