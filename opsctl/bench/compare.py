@@ -25,6 +25,7 @@ from opsctl.bench.compare_model import (
 )
 from opsctl.errors import UsageError
 
+DOES_NOT_PAY = "speculation does not pay on this host with these prompts"
 LENGTHS_MAY_DIFFER = 0.05
 """Share by which mean output lengths of two profiles may differ; with longer answers the same
 engine decodes at a larger context (tenstorrent/tt-inference-server#3699)."""
@@ -145,15 +146,17 @@ def _finding(
 ) -> str:
     """Return the whole in one sentence."""
     kinds = {found.kind for found in crossovers.values()}
-    what = "speculation" if profile.profile.speculative else profile.name
     if not cells:
         return f"{profile.name} and {baseline.name} have no cell in common"
     if kinds == {"never"}:
         best = max(cells, key=lambda cell: cell.ratio)
-        where = f"at best {percent(best.ratio)}, at concurrency {best.concurrency}"
+        never = (
+            f"never on these prompts, at best {percent(best.ratio)} at concurrency "
+            f"{best.concurrency}"
+        )
         if profile.profile.speculative:
-            return f"never on these prompts: {what} does not pay on this host ({where})"
-        return f"never on these prompts: {what} is not faster than {baseline.name} ({where})"
+            return f"{never}: {DOES_NOT_PAY}"
+        return f"{never}: {profile.name} is not faster than {baseline.name}"
     if len(crossovers) == 1:
         return next(iter(crossovers.values())).words
     return "; ".join(f"context {context}: {found.words}" for context, found in crossovers.items())

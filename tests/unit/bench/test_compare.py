@@ -45,7 +45,8 @@ def test_on_the_reference_host_speculation_never_pays_on_diverse_prompts() -> No
     pair = only(compare([reference_host()]))
     assert {cell.verdict for cell in pair.cells} == {"worse"}
     assert crossing(pair).kind == "never"
-    assert pair.finding.startswith("never on these prompts: speculation does not pay on this host")
+    assert pair.finding.startswith("never on these prompts, at best -16.")
+    assert pair.finding.endswith("speculation does not pay on this host with these prompts")
     assert [round(cell.ratio, 2) for cell in pair.cells] == [0.84, 0.42, 0.44, 0.44]
 
 
