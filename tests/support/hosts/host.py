@@ -13,8 +13,8 @@ from subprocess import DEVNULL
 
 from opsctl.system.cgroup import Cgroup
 
-BOOT_TIMEOUT = 90.0
-RUN_TIMEOUT = 60.0
+BOOT_TIMEOUT = 120.0
+RUN_TIMEOUT = 120.0
 POLL = 0.03
 PROXY = "/lib/systemd/systemd-socket-proxyd"
 ENVIRONMENT = {

@@ -31,7 +31,6 @@ class Repository:
     folder: Path
     distribution: Distribution
     _secret: str = ""
-    _published: int = 0
 
     @property
     def packages(self) -> Path:
@@ -78,13 +77,13 @@ class Repository:
     def tamper(self) -> None:
         """Publish something new and change the index behind the signature's back."""
         # Without anything new a host that has the last index would not fetch this one.
-        self.add(Package("stand-in-news", f"1.{self._published}"))
+        before = len(list(self.packages.glob("stand-in-news_*")))
+        self.add(Package("stand-in-news", f"1.{before}"))
         index = self.packages / "Packages"
         text = index.read_text()
         changed = text.replace("Description: TEST", "Description: BEST", 1)
         assert changed != text
         index.write_text(changed)
-        self._stamp()
 
     def publish(self) -> None:
         """Write index and signature anew."""
@@ -102,16 +101,6 @@ class Repository:
         with _keyring() as gpg:
             tools.checked([*gpg, "--import"], timeout=60, stdin=self._secret)
             signed.write_text(tools.checked([*gpg, "--clearsign"], timeout=60, stdin=release))
-        self._stamp()
-
-    def _stamp(self) -> None:
-        """Let no two states have one time: apt takes a file of the same second for unchanged."""
-        self._published += 1
-        for name in ("InRelease", "Packages"):
-            path = self.packages / name
-            if path.exists():
-                moment = path.stat().st_mtime + self._published
-                os.utime(path, (moment, moment))
 
     @property
     def _below(self) -> str:
@@ -128,8 +117,9 @@ def make_repository(
     tools.require(PROGRAMS)
     repository = Repository(folder, distribution)
     repository.packages.mkdir(parents=True)
-    for path in (folder, *repository.packages.relative_to(folder).parents):
-        (folder / path).chmod(0o755)  # apt reads as a user of its own
+    for path in (repository.packages, *repository.packages.parents):
+        if path.is_relative_to(folder):
+            path.chmod(0o755)  # apt reads as a user of its own
     found = [dkms()]
     found += [package for version in drivers for package in driver(version)]
     found += [package for version in toolkits for package in toolkit(version)]
@@ -143,7 +133,7 @@ def make_repository(
 def _keyring() -> Iterator[list[str]]:
     """A gpg command with an empty keyring, whose agent ends with the block."""
     # The agent's socket lies in it, and a socket's path is short.
-    with tempfile.TemporaryDirectory(prefix="gpg-", dir="/tmp") as home:
+    with tempfile.TemporaryDirectory(prefix=f"gpg-{os.getpid()}-", dir="/tmp") as home:
         try:
             quiet = ["--batch", "--quiet", "--no-tty", "--no-permission-warning"]
             yield ["gpg", "--homedir", home, *quiet]
