@@ -16,6 +16,7 @@ from ansible.module_utils.opsctl_host import (
     config,
     document,
     last,
+    place,
     properties,
     run,
     status,
@@ -80,9 +81,11 @@ def answers(address: str) -> str:
         return f"http://{address}/readyz does not answer: {error}"
 
 
-def doctor(opsctl: str, file: str, allow: list[str]) -> list[str]:
-    """The doctor's failing checks that are not allowed."""
-    code, found, said = document([opsctl, "doctor", "--config", file, "-o", "json"], timeout=600)
+def doctor(opsctl: str, instance: str, folder: str, allow: list[str]) -> list[str]:
+    """The doctor's failing checks that are not allowed, for an instance and its engine."""
+    argv = [opsctl, "doctor", "--config", config(instance, folder), "-o", "json"]
+    where = place(properties(unit(instance)))
+    code, found, said = document(argv, timeout=600, environment=where)
     if "checks" not in found:
         return [f"`opsctl doctor` gives no report (exit code {code}): {last(said, 1)}"]
     failing = [x for x in found["checks"] if x["status"] == "fail" and x["id"] not in allow]
@@ -106,7 +109,7 @@ def judge(wanted: dict[str, Any]) -> list[str]:
     if not why:
         why += [said for address in sorted(listening) if (said := answers(address))]
     for instance in wanted["instances"]:
-        why += doctor(opsctl, config(instance, wanted["config_dir"]), wanted["allow"])
+        why += doctor(opsctl, instance, wanted["config_dir"], wanted["allow"])
     return list(dict.fromkeys(why))
 
 

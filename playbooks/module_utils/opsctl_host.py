@@ -68,9 +68,11 @@ def run(
     return subprocess.CompletedProcess(argv, process.returncode, out, err)
 
 
-def document(argv: list[str], *, timeout: float = 300) -> tuple[int, dict[str, Any], str]:
+def document(
+    argv: list[str], *, timeout: float = 300, environment: dict[str, str] | None = None
+) -> tuple[int, dict[str, Any], str]:
     """Run a program that prints a JSON document: its exit code, the document, its messages."""
-    done = run(argv, timeout=timeout)
+    done = run(argv, timeout=timeout, environment=environment)
     try:
         found = json.loads(done.stdout)
     except ValueError:
@@ -95,11 +97,16 @@ def properties(name: str) -> dict[str, str]:
     return dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
 
 
+def place(found: dict[str, str]) -> dict[str, str]:
+    """Variable that says where a unit of which `properties` are known keeps its state."""
+    told = re.search(r"(OPSCTL_STATE_DIR)=([^\s\"]+)", found.get("Environment", ""))
+    return {told[1]: told[2]} if told else {}
+
+
 def status(opsctl: str, found: dict[str, str]) -> tuple[int, dict[str, Any], str]:
     """Answer of `opsctl status` for a unit of which `properties` are known."""
-    place = re.search(r"OPSCTL_STATE_DIR=([^\s\"]+)", found.get("Environment", ""))
-    options = ["--state-dir", place[1]] if place else []
-    return document([opsctl, "status", *options, "-o", "json"], timeout=60)
+    argv = [opsctl, "status", "-o", "json"]
+    return document(argv, timeout=60, environment=place(found))
 
 
 def last(text: str, lines: int = 6) -> str:

@@ -11,6 +11,8 @@ from ansible.module_utils.opsctl_host import HostError, last, run
 
 TOOLS = frozenset({"pip", "setuptools", "wheel", "uv"})
 """Installers, whose own upgrade does not make another stack."""
+OF_CUDA = re.compile(r"nvidia-cuda-[a-z]+|cuda-(bindings|python|toolkit)")
+"""Packages whose own version begins with the CUDA release that they are of."""
 PROBE = """
 import importlib.metadata as m, json, pathlib, re, sys, sysconfig
 found = {}
@@ -37,15 +39,22 @@ def conflicts(installed: dict[str, str], torch_cuda: str | None, cuda: str) -> l
     wanted = re.fullmatch(r"cu(\d{2})\d", cuda)
     if wanted is None:
         return []
-    found = []
-    for name, version in sorted(installed.items()):
-        suffix = re.search(r"-cu(\d{2})$", name)
-        local = re.search(r"\+cu(\d{2})\d", version)
-        if any(match is not None and match[1] != wanted[1] for match in (suffix, local)):
-            found.append(f"{name} {version}")
+    found = [
+        f"{name} {version}"
+        for name, version in sorted(installed.items())
+        if any(major != wanted[1] for major in _majors(name, version))
+    ]
     if torch_cuda is not None and torch_cuda.split(".")[0] != wanted[1]:
         found.append(f"torch, which is built for CUDA {torch_cuda}")
     return found
+
+
+def _majors(name: str, version: str) -> list[str]:
+    """CUDA majors that a package's name and version speak of."""
+    told = [re.search(r"-cu(\d{2})$", name), re.search(r"\+cu(\d{2})", version)]
+    if OF_CUDA.fullmatch(name):
+        told.append(re.match(r"(\d{2})\.", version))
+    return [match[1] for match in told if match is not None]
 
 
 def differences(wanted: dict[str, str], there: dict[str, str]) -> list[str]:
