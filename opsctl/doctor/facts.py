@@ -41,6 +41,8 @@ def gather(wanted: Collection[str], sources: Sources, subject: Subject) -> Facts
             values[name] = in_time(read, SECONDS)
         except (UnreadError, OpsctlError, OSError) as error:
             unread[name] = str(error)
+        except Exception as error:  # what one reader stumbles over must not hide all the others
+            unread[name] = f"reading it failed with {type(error).__name__}: {error}"
     return Facts(unread=unread, **values)
 
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,13 +20,13 @@ import pytest
 from opsctl.cli.main import run as opsctl
 from opsctl.config.load import load_text
 from opsctl.config.schema import Config
-from opsctl.doctor import disposable
+from opsctl.doctor import disposable, facts
 from opsctl.doctor.driver_readings import cuda_facts, gpu_details
 from opsctl.doctor.model import Result
 from opsctl.doctor.registry import CHECKS
 from opsctl.doctor.run import run
 from opsctl.gpu.kernel_log import parse
-from opsctl.gpu.model import Census, Snapshot
+from opsctl.gpu.model import Census, KnownEngine, Snapshot
 from opsctl.system import procfs
 from tests.support.doctor.driver import FakeDriver
 from tests.support.doctor.healthy import CUDA, DETAILS
@@ -385,6 +386,81 @@ def test_a_port_that_somebody_holds_fails(tmp_path: Path, tree: Tree) -> None:
     assert result.status == "fail", result
     [result] = run(["ports"], config, sources=tree.sources())
     assert result.status == "ok", result
+
+
+def test_the_service_user_must_be_able_to_write_the_caches(tmp_path: Path, tree: Tree) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root looks after another user's caches")
+    cache = tmp_path / "cache"
+    cache.mkdir(mode=0o755)
+    variables = ("TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "FLASHINFER_WORKSPACE_BASE")
+    config = configured(tmp_path, environment=dict.fromkeys(variables, str(cache)))
+    service = config.provision.opsctl_service.model_copy(update={"user": "nobody"})
+    provision = config.provision.model_copy(update={"opsctl_service": service})
+    config = config.model_copy(update={"provision": provision})
+    [result] = run(["jit-cache"], config, sources=tree.sources())
+    assert result.status == "fail", result
+    assert f"{cache}: nobody may not write (owned by root)" in (result.value or "")
+
+
+def test_a_lock_of_a_dead_builder_is_found(tmp_path: Path, tree: Tree) -> None:
+    lock = tmp_path / "extensions/some_kernel/lock"
+    lock.parent.mkdir(parents=True)
+    lock.write_text("")
+    environment = {"TORCH_EXTENSIONS_DIR": str(tmp_path / "extensions"), "HOME": str(tmp_path)}
+    config = configured(tmp_path, environment=environment)
+    [result] = run(["jit-cache"], config, sources=tree.sources())
+    assert (result.status, result.value) == ("fail", f"stale lock {lock}")
+
+
+def test_the_limits_of_a_recorded_engine_come_before_those_of_this_process(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alive = KnownEngine("n" * 32, 4711, 1, 4711, None, True, "/state", main_alive=True)
+    monkeypatch.setattr("opsctl.gpu.engines.known", lambda _: (alive, replace(alive, pid=9)))
+    limits = "Max open files  1024 4096 files\nMax locked memory  unlimited unlimited bytes\n"
+    tree.put("proc/4711/limits", limits)
+    [result] = run(["limits"], sources=tree.sources())
+    assert (result.status, result.value) == (
+        "fail",
+        "engine (pid 4711): memlock unlimited, nofile 1024",
+    )
+
+
+def test_a_cgroups_limit_counts_as_memory(tmp_path: Path, tree: Tree) -> None:
+    model = checkpoint(tmp_path / "model", 1 << 30, 1 << 10)
+    tree.put("sys/fs/cgroup/system.slice/memory.max", f"{1 << 29}\n")
+    tree.put("sys/fs/cgroup/system.slice/x.service/memory.max", "max\n")
+    config = configured(tmp_path, model=str(model))
+    [result] = run(["memory"], config, sources=tree.sources())
+    assert result.status == "warn", result
+    tree.remove("sys/fs/cgroup/system.slice/memory.max")
+    [result] = run(["memory"], config, sources=tree.sources())
+    assert result.status == "ok", result
+
+
+def test_a_disk_that_does_not_answer_costs_its_checks_only(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent = threading.Event()
+    monkeypatch.setattr(facts, "SECONDS", 0.2)
+    monkeypatch.setattr("opsctl.doctor.read_pci.gpus", lambda _: silent.wait())
+    found = by_id(run(["acs", "swappiness"], sources=tree.sources()))
+    silent.set()
+    assert found["acs"].why == "a disk or program did not answer within 0.2 s"
+    assert found["swappiness"].status == "ok"
+
+
+def test_a_reader_that_stumbles_costs_its_checks_only(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stumble(_: object) -> None:
+        raise ValueError("odd content")
+
+    monkeypatch.setattr("opsctl.doctor.read_pci.gpus", stumble)
+    found = by_id(run(["acs", "swappiness"], sources=tree.sources()))
+    assert found["acs"].why == "reading it failed with ValueError: odd content"
+    assert found["swappiness"].status == "ok"
 
 
 # --- the toolkit -------------------------------------------------------------------------------
