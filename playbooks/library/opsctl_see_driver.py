@@ -79,7 +79,8 @@ def _target(host: Host, wanted: dict[str, Any], there: dict[str, str]) -> dict[s
     """Return the version to have, and what to ask of apt for it; an empty version is unknown."""
     packages = list(PACKAGES.get(host.release()[0], PACKAGES["ubuntu"]))
     known = {name: host.available(name) for name in packages}
-    chosen = _fitting(wanted, [there.get(packages[0], ""), *known[packages[0]]])
+    mine = [there.get(name, "") for name in packages]
+    chosen = _fitting(wanted, [*mine, *known[packages[0]]])
     versions = {
         name: _of(upstream(chosen), [there.get(name, ""), *known[name]]) for name in packages
     }

@@ -199,6 +199,12 @@ def test_the_newest_driver_of_the_branch_is_taken_where_there_is_none(made: Made
     ]
 
 
+def test_half_a_driver_is_completed_in_the_version_that_it_has(made: Made) -> None:
+    made.available(NEXT, NEW, OLD)
+    made.packages(nvidia_kernel_open_dkms=OLD)
+    assert driver(made).facts["install"] == [f"nvidia-driver-cuda={OLD}"]
+
+
 def test_what_another_branch_left_behind_comes_along(made: Made) -> None:
     made.available(NEXT, NEW, OLD)
     made.packages(nvidia_driver_cuda=OLD, nvidia_kernel_open_dkms=OLD, libnvidia_ml1=NEXT)
