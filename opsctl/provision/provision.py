@@ -96,7 +96,8 @@ class _Rounds:
         def take(event: Event) -> None:
             self._show_diff(event)
             for role in follower.take(event):
-                self.watcher.role_over(role)
+                if not self.options.tags or role.role in self.options.tags:
+                    self.watcher.role_over(role)  # of others only their arguments were checked
 
         code = run(play, take)
         if code and not any(x.failed or x.unreachable for x in follower.hosts.values()):
