@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, replace
 
@@ -69,16 +69,15 @@ class ClosedLoop:
     ) -> Taken:
         """Ramp, window, drain. `watching` is entered for the window."""
         workers = [asyncio.create_task(self._work(stream)) for stream in range(self._streams)]
-        everyone = asyncio.gather(*workers)
         try:
             await self._ramp()
             if not self._failed:
                 await self._window(watching)
             self._over.set()
-            await self._drain(everyone)
+            await self._drain(workers)
         finally:
-            self._over.set()
-            everyone.cancel()
+            for worker in workers:
+                worker.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
         return self._taken
 
@@ -100,18 +99,20 @@ class ClosedLoop:
             closed = time.monotonic()
         self._taken.window = Window(opened, closed)
 
-    async def _drain(self, everyone: asyncio.Future[list[None]]) -> None:
+    async def _drain(self, workers: Sequence[asyncio.Task[None]]) -> None:
         """Let answers end; not after a failure, nor when some were never even begun."""
-        if everyone.done():
-            everyone.result()  # raises what a worker raised: a fault of ours
+        for worker in workers:
+            if worker.done():
+                worker.result()  # raises what it raised: a fault of ours
         if self._failed:
             return
         if len(self._started) < self._streams:
             begun = f"{len(self._started)} of {self._streams} streams"
             self._taken.stopped = f"{begun} had begun after {self._extent.ramp_limit:g} s"
             return
-        self._taken.drained = await _within(self._extent.drain_limit, asyncio.shield(everyone))
-        if not self._taken.drained:
+        _, late = await asyncio.wait(workers, timeout=self._extent.drain_limit)
+        self._taken.drained = not (late or self._failed)
+        if late:
             limit = self._extent.drain_limit
             self._taken.stopped = f"requests in flight did not end within {limit:g} s"
 
