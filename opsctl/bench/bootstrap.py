@@ -49,6 +49,19 @@ def log_ratios(base: Sequence[float], other: Sequence[float], *, name: str) -> t
     )
 
 
+def mean_interval(rates: Sequence[float]) -> tuple[float, float | None, float | None]:
+    """Return the geometric mean of repeats and what it lies between (95 %, Student's t).
+
+    One repeat has no bounds.
+    """
+    logs = [math.log(rate) for rate in rates]
+    middle = fmean(logs)
+    if len(logs) < 2:
+        return math.exp(middle), None, None
+    half = student(len(logs) - 1) * math.sqrt(variance(logs) / len(logs))
+    return math.exp(middle), math.exp(middle - half), math.exp(middle + half)
+
+
 def interval(draws: Sequence[float]) -> tuple[float, float]:
     """Return what the middle 95 % of the draws lie between."""
     ordered = sorted(draws)

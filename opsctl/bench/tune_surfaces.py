@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from statistics import fmean, stdev
+from statistics import fmean
 
 from opsctl import __version__
 from opsctl.autospec.surface import Point, Provenance, Surface, speed_facts
-from opsctl.bench.bootstrap import student
+from opsctl.bench.bootstrap import mean_interval
 from opsctl.bench.compare_gather import Gathered
 from opsctl.bench.compare_model import Series, Source
 
@@ -40,18 +39,15 @@ def surface(series: Series, gathered: Gathered, sources: Sequence[Source], writt
 
 
 def _point(series: Series, place: tuple[int, int]) -> Point:
-    logs = [math.log(rate) for rate in series.throughputs(place)]
-    middle, low, high = fmean(logs), None, None
-    if len(logs) > 1:
-        half = student(len(logs) - 1) * stdev(logs) / math.sqrt(len(logs))
-        low, high = math.exp(middle - half), math.exp(middle + half)
+    rates = series.throughputs(place)
+    middle, low, high = mean_interval(rates)
     accepted = [c.accept_length for c in series.cells[place] if c.accept_length is not None]
     return Point(
         concurrency=place[0],
         context=place[1],
-        tok_s=math.exp(middle),
+        tok_s=middle,
         low=low,
         high=high,
-        repeats=len(logs),
+        repeats=len(rates),
         accept_length=fmean(accepted) if accepted else None,
     )
