@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.opsctl_pci import redirecting
@@ -68,6 +69,7 @@ def see(host: Host, wanted: dict[str, Any]) -> Seen:
     facts = {
         "problems": [text for text in (range_problem, shm_problem) if text],
         "files_extra": _extra(host, wanted["files"]),
+        "folders": _folders(host, wanted["files"]),
         "units_extra": [u for u, asked in units.items() if not asked and _there(host, UNITS + u)],
         "units_off": [u for u, asked in units.items() if asked and not _enabled(host, u)],
         "units_due": [u for u, asked in units.items() if asked and due[u]],
@@ -83,6 +85,12 @@ def see(host: Host, wanted: dict[str, Any]) -> Seen:
 
 def _extra(host: Host, files: dict[str, bool]) -> list[str]:
     return [path for path, asked in files.items() if not asked and _there(host, path)]
+
+
+def _folders(host: Host, files: dict[str, bool]) -> list[str]:
+    """Folders to make first: not every system comes with /etc/default/grub.d."""
+    wanted = {str(Path(path).parent) for path, asked in files.items() if asked}
+    return sorted(folder for folder in wanted if not host.path(folder).is_dir())
 
 
 def _there(host: Host, path: str) -> bool:
