@@ -112,6 +112,10 @@ def init_process_group(backend, init_method, rank, world_size):
 def all_reduce(values):
     """The other rank has the same values but for its number."""
     bad = not torch.DISABLED or "both-ways" in torch.MODE
+    if "crash-alone" in torch.MODE and bad:
+        if RANK == 0:
+            torch.hang()
+        raise RuntimeError("NCCL error: remote process exited")
     if "hang" in torch.MODE and bad and (RANK == 1 or "one-rank" not in torch.MODE):
         torch.hang()
     if "crash" in torch.MODE and bad:
@@ -184,6 +188,22 @@ def test_a_child_that_left_the_session_is_ended_too(torch: Path) -> None:
     assert found.verdict.verdict == "hangs"
     sleepers = [pid for pid in procfs.pids() if str(torch) in procfs.title(pid)]
     assert sleepers == []
+
+
+def test_without_a_cgroup_both_sessions_are_ended(
+    torch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cgroup, "writable_parent", lambda: None)
+    found = tried(torch, "hang", "both-ways", seconds=FEW_SECONDS)
+    assert (found.verdict.verdict, found.left) == ("hangs", ())
+
+
+def test_a_rank_that_waits_for_one_that_failed_is_not_waited_for(torch: Path) -> None:
+    began = time.monotonic()
+    found = tried(torch, "crash-alone", "both-ways", seconds=60.0)
+    assert time.monotonic() - began < 50
+    assert found.verdict.verdict == "fails"
+    assert "remote process exited" in found.verdict.why
 
 
 def test_a_wrong_sum_is_no_success(torch: Path) -> None:

@@ -1,7 +1,8 @@
 """One rank of `opsctl doctor collective`: sums a tensor with the other rank, and checks it.
 
-Run by path in the engine's interpreter: `python collective.py RANK BACKEND RENDEZVOUS SECONDS`.
-Says how far it got, a line each on stdout. It ends when opsctl does, and by itself after SECONDS.
+Run by path in the engine's interpreter, from a folder of its own, so that nothing of opsctl can
+be imported by accident: `python collective.py RANK BACKEND RENDEZVOUS SECONDS PARENT`. Says how far
+it got, a line each on stdout. It ends when its parent does, and by itself after SECONDS.
 """
 
 from __future__ import annotations
@@ -90,7 +91,4 @@ def main(rank: int, backend: str, rendezvous: str, seconds: int, parent: int) ->
 
 
 if __name__ == "__main__":
-    # The folder of this file is no place to import from.
-    here = os.path.dirname(os.path.realpath(__file__))  # noqa: PTH120 - runs in any Python 3
-    sys.path[:] = [path for path in sys.path if os.path.realpath(path or ".") != here]
     main(int(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))

@@ -292,6 +292,7 @@ CASES: tuple[tuple[str, Change, str, str], ...] = (
     ("kernel-package", package("sglang-kernel", "0.4.9"), "fail", "SGLang 0.5.23 pins ==0.4.10"),
     ("kernel-package", package("sglang-kernel", None), "fail", "not installed"),
     ("kernel-package", stack(pins={}), "unknown", ""),
+    ("kernel-package", package("sglang-kernel", "of my own"), "unknown", ""),
     ("patches", stack(required=frozenset({"allreduce-fusion"})), "fail", "applicable"),
     ("patches", stack(required=frozenset({"kimi-k25-eagle3"})), "ok", "applied: none"),
     ("patches", stack(required=frozenset({"no-such"})), "fail", "no such patch"),
