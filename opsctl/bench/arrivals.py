@@ -73,7 +73,9 @@ def _arrival(name: str, number: int, line: str) -> Arrival:
     except ValueError:
         data = None
     match data:
-        case {"at": int() | float() as at, **rest} if at >= 0 and set(rest) <= {"max_tokens"}:
+        case {"at": int() | float() as at, **rest} if (
+            at >= 0 and not isinstance(at, bool) and set(rest) <= {"max_tokens"}
+        ):
             most = rest.get("max_tokens")
             if most is None or (isinstance(most, int) and most > 0):
                 return Arrival(float(at), most)

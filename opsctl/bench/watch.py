@@ -47,6 +47,7 @@ class Watch:
         loads: Callable[[], Awaitable[Loads | None]],
         *,
         readings: Callable[[], Awaitable[tuple[Reading, ...]]] = _no_readings,
+        every: float = _LOADS_EVERY,
         clock: Callable[[], float] = time.monotonic,
         cpu: Callable[[], float] = time.process_time,
     ) -> None:
@@ -54,6 +55,7 @@ class Watch:
         """What the GPUs said at the end, while the load was still there."""
         self._loads = loads
         self._readings = readings
+        self._every = every
         self._clock = clock
         self._cpu = cpu
         self._samples: list[Loads] = []
@@ -95,7 +97,7 @@ class Watch:
             loads = await self._loads()
             if loads is not None and not loads.stale:
                 self._samples.append(loads)
-            await asyncio.sleep(_LOADS_EVERY)
+            await asyncio.sleep(self._every)
 
     async def _tick(self) -> None:
         while True:

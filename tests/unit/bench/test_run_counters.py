@@ -1,0 +1,130 @@
+"""Whose word a number is: counters, usage, the load; and what a person is told meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+
+import pytest
+from rich.console import Console
+
+from opsctl.bench.cells import accept_length, cache_hits
+from opsctl.bench.counters import Counters, read
+from opsctl.bench.progress import Shown
+from opsctl.bench.watch import Seen, Watch
+from opsctl.engine.loads import Loads
+from tests.support.bench import cell, outcome
+
+TEXT = """\
+# HELP sglang:generation_tokens_total Generation tokens processed.
+# TYPE sglang:generation_tokens_total counter
+sglang:generation_tokens_total{is_streaming="true",model_name="m"} 1200.0
+sglang:generation_tokens_total{is_streaming="false",model_name="m"} 34.0
+sglang:num_requests_total{model_name="m"} 10.0
+sglang:num_aborted_requests_total{model_name="m"} NaN
+sglang:spec_verify_calls_total{model_name="m"} 500.0
+sglang:gen_throughput{model_name="m"} 99.0
+"""
+QUIET = Seen(None, 0.0, None, None, 0.1, 0.0)
+
+
+def test_counters_are_sums_over_their_labels() -> None:
+    found = read(TEXT)
+    assert (found.generation_tokens, found.num_requests) == (1234.0, 10.0)
+    assert (found.num_aborted_requests, found.cached_tokens) == (None, None)
+
+
+def test_the_underscore_prefix_is_read_too() -> None:
+    assert read(TEXT.replace("sglang:", "sglang_")) == read(TEXT)
+
+
+def test_a_counter_that_was_reset_is_unknown_and_one_that_is_new_began_at_zero() -> None:
+    grown = read(TEXT).since(Counters(generation_tokens=2000.0))
+    assert (grown.generation_tokens, grown.num_requests) == (None, 10.0)
+
+
+def test_accept_length_is_tokens_per_verify_step_without_the_first_of_each_answer() -> None:
+    counted = Counters(generation_tokens=1210.0, num_requests=10.0, spec_verify_calls=500.0)
+    assert accept_length(counted, QUIET) == (2.4, "counters")
+
+
+def test_accept_length_is_the_loads_word_where_there_are_no_counters() -> None:
+    seen = Seen(None, 0.0, None, 2.2, 0.1, 0.0)
+    assert accept_length(Counters(), seen) == (2.2, "loads")
+    assert accept_length(Counters(), QUIET) == (None, None)
+
+
+def test_cache_hits_are_usages_word_first_then_counters_then_the_load() -> None:
+    counted = Counters(prompt_tokens=400.0, cached_tokens=100.0)
+    plain, told = outcome(), outcome(cached_tokens=50)
+    assert cache_hits([plain, told], counted, 180) == (0.25, "usage")
+    assert cache_hits([plain, plain], counted, 180) == (0.25, "counters")
+    assert cache_hits([plain, plain], Counters(), 180) == (pytest.approx(0.1), "loads")
+    assert cache_hits([plain], Counters(), None) == (None, None)
+    assert cache_hits([], counted, 0) == (None, None)
+
+
+def load(running: int, *, stale: bool = False) -> Loads:
+    return Loads(None, running, 0, 1, 1, 64, None, 0, None, (), stale)
+
+
+async def watched(samples: list[Loads | None]) -> Seen:
+    """What is seen when the engine says these one after the other."""
+    given = iter(samples)
+    done = asyncio.Event()
+
+    async def loads() -> Loads | None:
+        try:
+            return next(given)
+        except StopIteration:
+            done.set()
+            await asyncio.Event().wait()
+            return None
+
+    async with Watch(loads, every=0.0) as watch:
+        await done.wait()
+    return watch.seen
+
+
+async def test_the_mean_of_running_knows_its_error() -> None:
+    steady = await watched([load(58)] * 6)
+    assert (steady.running, steady.running_error) == (58.0, 0.0)
+    varying = await watched([load(1)] * 7 + [load(0)])
+    assert varying.running == pytest.approx(0.875)
+    assert varying.running_error == pytest.approx(0.125)
+
+
+async def test_a_load_that_is_unknown_or_old_is_no_sample() -> None:
+    seen = await watched([load(4), None, load(0, stale=True), load(4), load(4), None])
+    assert seen.running == 4.0
+
+
+async def test_too_few_samples_are_no_mean() -> None:
+    seen = await watched([load(4), load(4)])
+    assert (seen.running, seen.queued) == (None, None)
+
+
+def test_the_time_left_is_told_from_the_cells_of_this_run_alone() -> None:
+    now = 100.0
+    lines: list[str] = []
+    console = Console(file=io.StringIO(), force_terminal=False)
+    with Shown(lines.append, clock=lambda: now, console=console) as show:
+        show.begin(12, 2)
+        now = 140.0
+        show.measured(cell())
+        now = 180.0
+        show.measured(cell(valid=False, reason="N/A (58/64)"))
+    assert lines[0] == "2 of 12 cells were measured before"
+    assert lines[1].endswith("repeat 1: 100.0 tok/s, 12.5 per stream  [3/12, 6 min left]")
+    assert lines[2].endswith("repeat 1: N/A (58/64)  [4/12, 5 min left]")
+
+
+def test_the_last_cell_leaves_no_time() -> None:
+    lines: list[str] = []
+    console = Console(file=io.StringIO(), force_terminal=False)
+    with Shown(lines.append, clock=lambda: 0.0, console=console) as show:
+        show.begin(1, 0)
+        show.measured(cell())
+    assert lines == [
+        "baseline x8 context 0 repeat 1: 100.0 tok/s, 12.5 per stream  [1/1, all done]"
+    ]
