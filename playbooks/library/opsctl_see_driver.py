@@ -66,7 +66,7 @@ def see(host: Host, wanted: dict[str, Any]) -> Seen:
     bare = [kernel for kernel in host.kernels() if complete and not _module(host, kernel)]
     loaded = "" if host.container() else host.read("/sys/module/nvidia/version")
     facts |= target | {
-        "change": not complete or bool(target["install"]),
+        "change": not complete or bool(target["install"] or target["headers"]),
         "build": [kernel for kernel in bare if host.headers(kernel) and host.has("dkms")],
         "initramfs_stale": _initramfs_stale(host, wanted["modprobe"]),
         "persistence_exec": _persistent(_unit(host)),

@@ -267,10 +267,13 @@ def test_the_driver_moves_only_when_it_is_asked_to_and_with_all_its_packages(
         assert set(operator.driver().values()) == {version}
         assert operator.held() == set(operator.driver())
     assert move(branch="580").changed == 0
+    # Packages that others install later come from the branch, too.
+    assert "Candidate: 580.105.08-1" in operator.output("apt-cache", "policy", "nvidia-open")
 
     missing = move(version="580.1.1-1")
     assert "apt has no driver 580.1.1-1" in missing.why[0]
     assert "580.95.05, 580.105.08, 590.44.01" in missing.why[0]
+    assert missing.changed == 0
 
 
 def test_a_driver_is_not_installed_where_apt_would_remove_what_others_need(

@@ -224,6 +224,15 @@ def built(made: Made) -> None:
     made.gpu()
 
 
+def test_headers_that_a_kernel_lacks_are_a_reason_to_install(made: Made) -> None:
+    built(made)
+    assert not driver(made).facts["change"]
+    made.write("/boot/vmlinuz-6.1.0-99-amd64", "")
+    made.program("apt-cache", 'echo " $2 | 6.1.99-1 | here"')
+    facts = driver(made).facts
+    assert (facts["change"], facts["headers"]) == (True, ["linux-headers-6.1.0-99-amd64"])
+
+
 def test_another_driver_loaded_than_installed_asks_for_a_reboot(made: Made) -> None:
     built(made)
     made.write("/sys/module/nvidia/version", "580.95.05\n")
