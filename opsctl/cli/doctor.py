@@ -34,6 +34,12 @@ PythonOption = Annotated[
         help="Interpreter of an engine's environment; else those of the profiles.",
     ),
 ]
+HostOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--host", metavar="HOST", help="Ask on this provisioned host instead; may be repeated."
+    ),
+]
 
 
 @app.callback(invoke_without_command=True)
@@ -41,6 +47,7 @@ def examine(
     ctx: typer.Context,
     only: OnlyOption = None,
     python: PythonOption = None,
+    host: HostOption = None,
     config: ConfigOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -50,6 +57,11 @@ def examine(
     is `unknown`, with the reason. Exit code 4 when a check fails, else 0.
     """
     if ctx.invoked_subcommand is not None:
+        return
+    if host:
+        from opsctl.cli.doctor_hosts import examine_hosts
+
+        examine_hosts(host, only or (), config, output)
         return
     from opsctl.cli.doctor_render import document, results_table, summary
     from opsctl.doctor.run import failed, run

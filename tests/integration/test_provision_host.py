@@ -115,6 +115,16 @@ def test_a_bare_host_serves_after_one_command_and_the_next_changes_nothing(
         code, document, said = there.opsctl("--check")
         assert (code, document["hosts"]["gpu1"]["verdict"]) == (0, "unchanged"), said
 
+        asked = subprocess.run(
+            [OPSCTL, "doctor", "--host", "gpu1", "--only", "toolkit", "-o", "json"]
+            + ["--config", str(there.folder / "opsctl.yaml")],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        [check] = json.loads(asked.stdout)["hosts"]["gpu1"]["checks"]
+        assert (check["id"], check["status"]) == ("toolkit", "ok")
+
         for path in there.folder.joinpath("state").rglob("*"):
             assert not path.is_file() or CANARY not in path.read_text(errors="replace"), path
         found = host.run(["grep", "-rls", CANARY, "/etc", "/var", "/opt", "/run"], check=False)
