@@ -16,6 +16,7 @@ from ansible.module_utils.opsctl_host import (
     HostError,
     activate,
     config,
+    document,
     last,
     note,
     properties,
@@ -73,22 +74,24 @@ def started(pid: int) -> float:
     return int(boot[1] if boot else 0) + ticks / 100
 
 
-def content(files: list[str], environments: list[str]) -> dict[str, str]:
-    """What an instance depends on: files by digest, environments by the folder they are."""
-    found = {}
-    for name in files:
-        if Path(name).is_file():
-            found[name] = hashlib.sha256(Path(name).read_bytes()).hexdigest()
-    for name in environments:
-        following = Path(f"{name}.next")
-        link = following if following.is_symlink() else Path(name)
-        found[name] = str(link.resolve())
-    return found
+def digest(file: str, opsctl: str) -> str:
+    """Name the content of a file; of a configuration what it says to serve.
+
+    Comments and what provisioning itself is told are no reason for a restart; files beside it are.
+    """
+    shown: dict[str, Any] = {}
+    if file.endswith(".yaml"):
+        argv = [opsctl, "config", "show", "--config", file, "-o", "json"]
+        shown = document(argv, timeout=60)[1]
+    if "config" in shown:
+        meant = {key: value for key, value in shown["config"].items() if key != "provision"}
+        return hashlib.sha256(json.dumps(meant, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest()
 
 
 def changed_at(files: list[str]) -> float:
-    """Moment of the youngest change of the files."""
-    return max((Path(x).stat().st_mtime for x in files if Path(x).exists()), default=0.0)
+    """Moment of the youngest change of files or links."""
+    return max((Path(x).lstat().st_mtime for x in files if Path(x).exists()), default=0.0)
 
 
 class Instances:
@@ -107,6 +110,20 @@ class Instances:
         """What an instance reads when it begins."""
         return files_of(instance, self.wanted["config_dir"])
 
+    def content(self, instance: str) -> dict[str, str]:
+        """What an instance depends on: files by digest, environments by the folder they are."""
+        opsctl = self.wanted["opsctl"]
+        found = {
+            name: digest(name, opsctl)
+            for name in self.files(instance)
+            if Path(name).is_file() and Path(name).parent.name != "conf.d"
+        }
+        for name in self.wanted["environments"]:
+            following = Path(f"{name}.next")
+            link = following if following.is_symlink() else Path(name)
+            found[name] = str(link.resolve())
+        return found
+
     def stale(self, instance: str) -> list[str]:
         """What changed since a running instance began; empty when it runs with what is there.
 
@@ -114,14 +131,15 @@ class Instances:
         """
         name, files = unit(instance), self.files(instance)
         pid = int(state(name).get("MainPID") or 0)
-        now = content(files, self.wanted["environments"])
+        now = self.content(instance)
         then = self.known.get(name)
         if then is None or then["pid"] != pid:
             # Begun by somebody else: it read what was there then, if that is there still.
-            fresh = pid == 0 or changed_at(files) <= started(pid)
-            then = {"pid": pid, "content": dict(now) if fresh else {}}
+            begin = started(pid) if pid else time.time()
+            then = {"pid": pid, "content": dict(now) if changed_at(files) <= begin else {}}
             for path in self.wanted["environments"]:
-                then["content"][path] = str(Path(path).resolve())
+                moved = changed_at([path]) > begin
+                then["content"][path] = "" if moved else str(Path(path).resolve())
             self.known[name] = then
         known = then["content"]
         return sorted(x for x in {*now, *known} if now.get(x) != known.get(x))
@@ -147,7 +165,7 @@ class Instances:
         while time.monotonic() < end:
             pid = int(state(unit(instance)).get("MainPID") or 0)
             if pid:
-                now = content(self.files(instance), self.wanted["environments"])
+                now = self.content(instance)
                 self.known[unit(instance)] = {"pid": pid, "content": now}
                 return
             time.sleep(0.1)

@@ -61,8 +61,9 @@ def look(name: str, opsctl: str) -> tuple[str, bool, str]:
 
 
 def _ended(name: str, found: dict[str, str]) -> str:
-    journal = run(["journalctl", "-u", name, "-n", "4", "-o", "cat", "--no-pager"], timeout=30)
-    words = " / ".join(last(journal.stdout, 4).splitlines())
+    # What the program itself wrote; systemd's own words repeat the exit code.
+    argv = ["journalctl", "-u", name, "_TRANSPORT=stdout", "-n", "4", "-o", "cat", "--no-pager"]
+    words = " / ".join(last(run(argv, timeout=30).stdout, 4).splitlines())
     code = found.get("ExecMainStatus", "?")
     return f"exit code {code} ({found.get('Result', '?')}); it said: {words or 'nothing'}"
 

@@ -202,7 +202,7 @@ def test_a_change_that_was_taken_back_asks_for_no_restart(served: Operator) -> N
     asked = {"opsctl_service": {"restart": "if-changed"}}
     served.provision("opsctl_service", **asked)
     pid = served.main_pid()
-    served.sh("echo '# mine' >> /etc/opsctl/opsctl.yaml")
+    served.sh("sed -i s/8000/8001/ /etc/opsctl/opsctl.yaml")
     report = served.provision("opsctl_service", **asked)
     assert report.changed == 1
     assert (served.main_pid(), report.pending) == (pid, ())
