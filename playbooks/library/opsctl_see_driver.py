@@ -176,10 +176,11 @@ def _startable(host: Host, loaded: str, version: str, complete: bool) -> bool:
 def _notes(host: Host, bare: list[str], loaded: str, version: str) -> dict[str, str]:
     notes = {}
     if bare:
+        need = f"apt-get install linux-headers-{bare[-1]}, then "
         notes["kernel"] = (
             f"The driver is not built for kernel {', '.join(bare)}, which would boot without GPUs: "
-            f"apt-get install linux-headers-{bare[-1]}, then dkms autoinstall -k {bare[-1]}; what "
-            "a build said is in /var/lib/dkms/nvidia/*/build/make.log."
+            f"{'' if host.headers(bare[-1]) else need}dkms autoinstall -k {bare[-1]}; what a "
+            "build said is in /var/lib/dkms/nvidia/*/build/make.log."
         )
     if loaded and version and loaded != version:
         notes["reboot"] = f"reboot: driver {loaded} is loaded, {version} is installed."
