@@ -255,6 +255,7 @@ def test_a_bad_configuration_is_not_tried_again(service: Service) -> None:
     service.install()
     service.host.write(service.config, "profiles: [\n")
     assert service.systemctl("start", check=False) != 0
+    assert service.property("ActiveState") == "failed"  # else: activating, for another try
     assert service.property("ExecMainStatus") == "78"
     assert service.property("NRestarts") == "0"
 
@@ -306,12 +307,10 @@ def test_two_instances_serve_side_by_side_and_switch_one_after_the_other(
     service: Service, tmp_path: Path
 ) -> None:
     host = service.host
-    pair = [
-        instance(host, tmp_path, name, port) for name, port in (("left", 8001), ("right", 8002))
-    ]
-    for each in pair:
-        each.start()
-    left, right = pair
+    left = instance(host, tmp_path, "left", 8001)
+    right = instance(host, tmp_path, "right", 8002)
+    left.start()
+    right.start()
     assert left.status()["listen"] != right.status()["listen"]
     assert host.read("/run/lock/opsctl/switch.lock") == b""
     left.opsctl("switch", "baseline", "--no-wait", "--state-dir", "/var/lib/opsctl/left")
@@ -333,7 +332,7 @@ def instance(host: Host, folder: Path, name: str, port: int) -> Service:
     own.mkdir()
     made = Service(host, own, f"opsctl@{name}", f"/etc/opsctl/{name}.yaml")
     made.more = ["--instance", name, "--no-auto-spec"]  # only what the test asks for
-    changes: Mapping[str, Any] = {"baseline": {"sim_start_time": 5}}
+    changes: Mapping[str, Any] = {"baseline": {"sim_start_time": 10, "sim_time_scale": 1}}
     made.configure(serve={"listen": f"127.0.0.1:{port}"}, **changes)
     made.install()
     return made
