@@ -14,6 +14,7 @@ page. -->
 
     opsctl doctor
     opsctl doctor --only p2p --only acs --python /opt/sglang/bin/python -o json
+    opsctl doctor --host gpu1
     opsctl doctor list
     opsctl doctor explain p2p
     opsctl doctor collective --gpus 0,1 --timeout 60s

@@ -77,9 +77,9 @@ def test_a_folder_of_the_machine_is_seen_and_cannot_be_written_to(host: Host) ->
 
 
 def test_what_is_written_can_be_read_on_the_host_with_its_mode(host: Host) -> None:
-    host.write("/root/deep/file", b"\x00\xff", mode=0o600)
-    assert host.read("/root/deep/file") == b"\x00\xff"
-    assert host.run(["stat", "-c", "%a", "/root/deep/file"]).stdout == "600\n"
+    host.write("/srv/deep/file", b"\x00\xff", mode=0o600)
+    assert host.read("/srv/deep/file") == b"\x00\xff"
+    assert host.run(["stat", "-c", "%a", "/srv/deep/file"]).stdout == "600\n"
 
 
 def test_a_command_that_fails_says_so_with_its_words(host: Host) -> None:
