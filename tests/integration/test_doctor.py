@@ -307,12 +307,17 @@ def test_gpus_without_a_driver_are_a_failure_no_gpus_are_unknown(tmp_path: Path)
     assert result.status == "unknown"
 
 
-def test_only_what_a_check_looks_at_is_read(tree: Tree) -> None:
-    def never(_: object) -> Census:
-        raise AssertionError("the driver was asked")
+def test_only_what_a_check_looks_at_is_read(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[object] = []
+    monkeypatch.setattr("opsctl.doctor.read_pci.gpus", read.append)
+    monkeypatch.setattr("opsctl.doctor.read_host.memory", read.append)
 
-    [result] = run(["swappiness"], sources=tree.sources(look=never))
-    assert result.status == "ok"
+    def look(_: object) -> Census:
+        read.append("the driver")
+        return Census(Snapshot("absent"), ())
+
+    [result] = run(["swappiness"], sources=tree.sources(look=look))
+    assert (result.status, read) == ("ok", [])
 
 
 # --- what the configuration names --------------------------------------------------------------
@@ -488,7 +493,17 @@ def test_the_toolkit_is_found_as_an_engine_would_find_it(tmp_path: Path, tree: T
     assert "(12.8)" in (result.value or "")
 
 
-def test_a_compiler_that_hangs_or_says_nothing_is_unknown(tmp_path: Path, tree: Tree) -> None:
+def test_cuda_home_of_the_shell_is_not_that_of_an_engine(tmp_path: Path, tree: Tree) -> None:
+    """`serve` does not hand it on, so with profiles it does not count."""
+    program(tmp_path / "tree/bin/nvcc", "release 13.0, V13.0.88")
+    program(tmp_path / "old/bin/nvcc", "release 12.8, V12.8.61")
+    shell = {"PATH": str(tmp_path / "tree/bin"), "CUDA_HOME": str(tmp_path / "old")}
+    sources = tree.sources(environment=shell)
+    assert run(["toolkit"], configured(tmp_path), sources=sources)[0].status == "ok"
+    assert run(["toolkit"], sources=sources)[0].status == "fail"
+
+
+def test_a_compiler_that_says_nothing_is_unknown(tmp_path: Path, tree: Tree) -> None:
     program(tmp_path / "tree/bin/nvcc", "hello")
     [result] = run(["toolkit"], sources=tree.sources())
     assert result.status == "unknown", result
