@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from opsctl.cli.bench_compare import compare
+from opsctl.cli.bench_report import report
 from opsctl.cli.options import ConfigOption, Output, OutputOption
 from opsctl.cli.output import emit, grid, message
 
@@ -25,6 +26,7 @@ app = typer.Typer(
 
 
 app.command("compare")(compare)
+app.command("report")(report)
 
 
 @app.callback()
