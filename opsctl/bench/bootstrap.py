@@ -2,7 +2,7 @@
 
 Repeats are resampled with replacement (bootstrap), on logarithms, because what is compared is a
 ratio. A plain bootstrap of three repeats is far too sure of itself: it never sees beyond the three
-values it has, and what it calls 95 % is about 75 %. So the deviations are widened twice, by the
+values it has, and what it calls 95 % is about 80 %. So the deviations are widened twice, by the
 two corrections that a t-test makes for few repeats: `sqrt(n / (n - 1))`, because a spread taken
 about the sample's own mean is too small, and `t / z` with Welch's degrees of freedom, because the
 spread itself is only guessed. `tests/unit/bench/test_bootstrap.py` counts how often the interval

@@ -41,21 +41,33 @@ def percent(ratio: float) -> str:
     return f"{(ratio - 1) * 100:+.1f} %"
 
 
+LITTLE = 1.02
+"""A gain that is below this for certain (2 %) counts as none: no switch is worth it."""
 SHAPES: tuple[tuple[str, Kind], ...] = (
     ("", "unknown"),
     ("n+", "no significant difference"),
-    ("[nW]+", "never"),
+    ("[lW]+", "never"),
+    ("[nlW]+", "undecided"),
     ("B+", "always"),
     ("B[Bn]*[Wn]*", "at"),
     ("W[Wn]*[Bn]*B", "from"),
     (".*", "mixed"),
 )
-"""Verdicts by rising concurrency (Better, Worse, no difference), and what they amount to."""
+"""Verdicts by rising concurrency, and what they amount to: Better, Worse, no difference; or none
+that matters (l: little), which only makes a difference beside W."""
 
 
 def _kind(known: Sequence[CellComparison]) -> Kind:
-    letters = "".join({"better": "B", "worse": "W"}.get(cell.verdict, "n") for cell in known)
+    letters = "".join(_letter(cell) for cell in known)
+    if "W" not in letters or "B" in letters:
+        letters = letters.replace("l", "n")
     return next(kind for shape, kind in SHAPES if re.fullmatch(shape, letters))
+
+
+def _letter(cell: CellComparison) -> str:
+    if cell.verdict in ("better", "worse"):
+        return cell.verdict[0].upper()
+    return "l" if cell.high is not None and cell.high < LITTLE else "n"
 
 
 def _crossing(known: Sequence[CellComparison], logs: Sequence[float]) -> float:
@@ -94,11 +106,23 @@ def _words(kind: Kind, known: Sequence[CellComparison], where: _Where) -> str:
         "no significant difference": f"no significant difference at {span}",
         "never": f"never: at best {percent(best.ratio)}, at concurrency {best.concurrency}",
         "always": f"always: {percent(worst.ratio)} to {percent(best.ratio)} at {span}",
+        "undecided": _undecided(known),
         "mixed": f"it depends: better at {_span(wins)} only",
         "from": f"from concurrency {_between(where)} up",
         "at": f"up to concurrency {_between(where)}",
     }
     return words[kind]
+
+
+def _undecided(known: Sequence[CellComparison]) -> str:
+    """Say where a gain is not excluded, and how large it may be."""
+    slower = [cell for cell in known if cell.verdict == "worse"]
+    doubts = [cell for cell in known if cell.verdict != "worse"]
+    most = max((cell.high for cell in doubts if cell.high is not None), default=1.0)
+    return (
+        f"not seen to be faster: slower at {_span(slower)}, no significant difference at "
+        f"{_span(doubts)} (at most {percent(most)})"
+    )
 
 
 def _between(where: _Where) -> str:

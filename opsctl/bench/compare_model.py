@@ -9,7 +9,9 @@ from typing import Any, Literal
 from opsctl.bench.results import Cell, Profile, Result
 
 Verdict = Literal["better", "worse", "no significant difference", "unknown"]
-Kind = Literal["always", "never", "at", "from", "mixed", "no significant difference", "unknown"]
+Kind = Literal[
+    "always", "never", "at", "from", "mixed", "undecided", "no significant difference", "unknown"
+]
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,7 @@ class CellComparison:
 class Crossover:
     """Where the profile stops (`at`) or begins (`from`) to be the faster one, at one context.
 
+    `undecided`: slower somewhere, and where it is not, a gain is not shown and not excluded.
     `concurrency` is read off between the measured cells (straight over its logarithm), `low` and
     `high` bound it; None is outside of what was measured. `wins` and `loses` are the concurrencies
     that were measured to be better and worse.

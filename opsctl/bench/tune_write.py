@@ -132,7 +132,8 @@ def drop_in_text(tuning: Tuning, config: Config, places: Places, adaptive: Path 
         content["auto_spec"] = {"sustained_load": marks}
     if adaptive is not None:
         name = config.auto_spec.speculative
-        flags = {"speculative-adaptive": True, "speculative-adaptive-config": str(adaptive)}
+        path = str(adaptive).replace("$", "$$")  # a lone `$` would be read as a variable
+        flags = {"speculative-adaptive": True, "speculative-adaptive-config": path}
         content["profiles"] = {name + ADAPTIVE: {"extends": name, "flags": flags}}
     comments = "".join(f"# {_one_line(line)}\n" for line in _origin(tuning, places))
     return f"{FIRST_LINE}\n{comments}{yaml.safe_dump(content, sort_keys=False)}"

@@ -119,6 +119,23 @@ def test_profiles_that_do_not_differ_are_said_not_to() -> None:
     assert crossing(pair).kind == "no significant difference"
 
 
+@pytest.mark.parametrize(
+    ("noise", "kind", "words"),
+    [
+        (0.004, "never", "never: at best "),
+        (0.02, "undecided", "not seen to be faster: slower at concurrency 8, no significant"),
+    ],
+)
+def test_a_gain_that_is_not_excluded_is_not_called_never(
+    noise: float, kind: str, words: str
+) -> None:
+    pair = line({1: 100.0, 8: 300.0}, {1: 100.0, 8: 200.0}, noise=noise)
+    assert pair.cells[0].verdict == "no significant difference"
+    assert crossing(pair).kind == kind
+    assert crossing(pair).words.startswith(words)
+    assert ("does not pay" in pair.finding) == (kind == "never")
+
+
 def test_a_profile_that_wins_only_under_load_wins_from_there_up() -> None:
     pair = line({1: 100.0, 8: 300.0, 64: 600.0}, {1: 80.0, 8: 270.0, 64: 900.0})
     found = crossing(pair)

@@ -118,6 +118,16 @@ def test_marks_surfaces_and_the_adaptive_file_are_written(desk: Desk) -> None:
         assert found.provenance.results[0]["name"] == "result"
 
 
+def test_a_state_directory_with_a_dollar_in_its_name_is_named_as_it_is(desk: Desk) -> None:
+    desk.state = desk.folder / "a${HOME}$b"
+    code, _, err = desk.tune(desk.measured(), "--yes")
+    assert code == 0, err
+    flags = desk.loaded().config.profiles["eagle3-adaptive"].flags
+    path = Path(str(flags["speculative-adaptive-config"]))
+    assert path.parent == desk.state / "adaptive"
+    assert path.exists()
+
+
 def test_the_drop_in_says_where_its_numbers_come_from(desk: Desk) -> None:
     desk.tune(desk.measured(), "--yes")
     text = desk.drop_in.read_text()
