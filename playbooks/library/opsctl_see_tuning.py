@@ -102,8 +102,9 @@ def _enabled(host: Host, unit: str) -> bool:
 
 
 def _older(host: Host, made: str, source: str) -> bool:
-    """Whether something made from a file is older than it."""
-    file = host.path(source)
+    """Whether something made from our file is older than it, or than its being taken away."""
+    gone = source in host.read(TAKEN_AWAY).split()
+    file = host.path(TAKEN_AWAY if gone else source)
     products = host.root.glob(made.lstrip("/"))
     return file.exists() and any(p.stat().st_mtime < file.stat().st_mtime for p in products)
 

@@ -348,7 +348,7 @@ TUNING = {
 UPDATE_GRUB = b"""#!/bin/sh
 # What grub-mkconfig does with the drop-ins.
 GRUB_CMDLINE_LINUX=quiet
-for file in /etc/default/grub.d/*.cfg; do . "$file"; done
+for file in /etc/default/grub.d/*.cfg; do [ ! -e "$file" ] || . "$file"; done
 mkdir -p /boot/grub
 echo "linux /vmlinuz root=/dev/sda1 $GRUB_CMDLINE_LINUX" >/boot/grub/grub.cfg
 """

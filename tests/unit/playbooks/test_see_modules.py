@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import platform
 import sys
 from pathlib import Path
@@ -362,6 +363,28 @@ def test_a_word_that_grubs_menu_lost_is_noted(made: Made) -> None:
     assert "iommu=pt" in tuning(made, words=["iommu=pt"]).notes["kernel-line"]
     made.write("/boot/grub/grub.cfg", "linux /vmlinuz quiet iommu=pt")
     assert "kernel-line" not in tuning(made, words=["iommu=pt"]).notes
+
+
+def test_grubs_menu_is_written_again_where_a_run_ended_before_it_was(made: Made) -> None:
+    drop_in, menu = "/etc/default/grub.d/opsctl.cfg", "/boot/grub/grub.cfg"
+    gone = "/run/opsctl-gpu-tuning-taken-away"
+
+    def stale(**times: int) -> bool:
+        for path, time in times.items():
+            os.utime(made.root / path, (time, time))
+        found: bool = tuning(made).facts["grub_stale"]
+        return found
+
+    made.write(menu, "")
+    assert not stale()
+    made.write(drop_in, "")
+    assert stale(**{menu[1:]: 1000, drop_in[1:]: 2000})
+    assert not stale(**{menu[1:]: 2000, drop_in[1:]: 1000})
+
+    (made.root / drop_in[1:]).unlink()
+    made.write(gone, f"{drop_in} opsctl-shm.service")
+    assert stale(**{menu[1:]: 1000, gone[1:]: 2000})
+    assert not stale(**{menu[1:]: 2000, gone[1:]: 1000})
 
 
 @pytest.mark.parametrize(("library", "noted"), [("570.86.10", True), ("590.44.01", False)])
