@@ -390,7 +390,8 @@ async def test_two_instances_do_not_share_a_state_directory(tmp_path: Path) -> N
 
 
 async def test_sigterm_finishes_what_is_in_flight(tmp_path: Path) -> None:
-    with serving(tmp_path) as instance:
+    slow = {"sim-time-scale": 4}  # in flight for longer than it takes to ask for the status
+    with serving(tmp_path, eagle3=slow) as instance:
         status = await serves(instance)
         async with aiohttp.ClientSession() as session:
             answers = [asyncio.create_task(stream_once(session, job(status, 200))) for _ in "abc"]
