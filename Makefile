@@ -31,11 +31,15 @@ test-sglang: $(STAMP) ## tests on a real SGLang server, on CPU (first run: about
 test-lowest: $(VENV)-lowest/.installed ## unit and integration tests with the lowest versions allowed
 	@$(VENV)-lowest/bin/python -m pytest tests/unit tests/integration $(TESTS)
 
-check: $(STAMP) ## lint, format, types, import rules
+check: $(STAMP) ## lint, format, types, import rules, roles
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
+	@$(BIN)/python -m opsctl.provision.specs --check
+	@PATH="$(CURDIR)/$(BIN):$$PATH" ANSIBLE_LIBRARY=playbooks/library \
+	  ANSIBLE_MODULE_UTILS=playbooks/module_utils \
+	  $(BIN)/ansible-lint --offline --quiet --profile production playbooks
 
 fix: $(STAMP) ## apply what ruff can repair, and format
 	@$(BIN)/ruff check --fix .
