@@ -39,7 +39,7 @@ check: $(STAMP) ## lint, format, types, import rules, roles
 	@$(BIN)/python -m opsctl.provision.specs --check
 	@PATH="$(CURDIR)/$(BIN):$$PATH" ANSIBLE_LIBRARY=playbooks/library \
 	  ANSIBLE_MODULE_UTILS=playbooks/module_utils \
-	  $(BIN)/ansible-lint --offline --quiet --profile production playbooks
+	  $(BIN)/ansible-lint --offline -q --profile production playbooks
 
 fix: $(STAMP) ## apply what ruff can repair, and format
 	@$(BIN)/ruff check --fix .
