@@ -19,8 +19,8 @@ from opsctl.bench.workload import CHARACTERS_PER_TOKEN, Prompts, Workload
 from opsctl.engine.client import EngineClient
 from opsctl.errors import OpsctlError
 
-_SAMPLE_TOKENS = 2048
-"""About as much text is sent once to see how many tokens a character makes."""
+_SAMPLE_TOKENS = 512
+"""At most so much text is sent once to see how many tokens it makes; no more than will be asked."""
 
 
 class Show(Protocol):
@@ -121,7 +121,8 @@ class Run:
     async def _prompts(self, target: Target) -> Prompts:
         """Prompts cut by the engine's own tokenizer; asking it is also the warm-up."""
         first = Prompts(self._order.workload, secrets.token_hex(8), CHARACTERS_PER_TOKEN)
-        sample = first.messages((0, _SAMPLE_TOKENS, 0), 0)
+        longest = max(self._order.grid.contexts)
+        sample = first.messages((0, min(longest, _SAMPLE_TOKENS), 0), 0)
         found = await target.characters_per_token(sample)
         return Prompts(self._order.workload, self._nonce, found or CHARACTERS_PER_TOKEN)
 

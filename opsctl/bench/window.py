@@ -2,7 +2,8 @@
 
 How many tokens an answer has is told by `usage` alone. An event carries several where the engine
 speculates (https://github.com/sgl-project/sglang/pull/12064), so events only say *when*: the
-tokens of an answer are spread evenly over its events, and those inside the window count.
+tokens of an answer are spread evenly over its events, and those inside the window count. The first
+event is the exception: it carries the one token that came out of the prefill.
 
 The window opens and closes at the last event seen by then, not in the midst of a decode step:
 with 250 streams a step takes a third of a second, and all of them answer at its end.
@@ -88,13 +89,14 @@ class _Part:
 def _inside(answer: Outcome, opened: float, closed: float) -> _Part:
     times = answer.times
     low, high = bisect_right(times, opened), bisect_right(times, closed)
-    each = answer.tokens / len(times)
+    later = (answer.tokens - 1) / (len(times) - 1) if len(times) > 1 else answer.tokens
     here = times[low:high]
     streamed = max(0.0, min(times[-1], closed) - max(times[0], opened))
-    tokens = (len(here) - 1) * each
+    tokens = (len(here) - 1) * later
     tpot = (here[-1] - here[0]) / tokens if tokens >= _LEAST_TOKENS else None
     gaps = tuple(later - earlier for earlier, later in pairwise(here))
-    return _Part(len(here) * each, len(here), streamed, tpot, gaps)
+    first = 1.0 - later if low == 0 and high > 0 and len(times) > 1 else 0.0
+    return _Part(len(here) * later + first, len(here), streamed, tpot, gaps)
 
 
 def _last_event(answers: Iterable[Outcome], moment: float) -> float:
