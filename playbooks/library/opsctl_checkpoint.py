@@ -45,7 +45,7 @@ def flaws(folder: Path) -> list[str]:
     found = [] if (folder / "config.json").is_file() else ["config.json is missing"]
     try:
         names = weights(folder)
-    except (OSError, ValueError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
         return [*found, f"its index cannot be read: {error}"]
     if not names:
         return [*found, "there is no weight file"]
