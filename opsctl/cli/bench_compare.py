@@ -53,11 +53,13 @@ def compare(
 
 
 def _table(content: dict[str, Any]) -> RenderableType:
-    headers = ("PROFILE", "WORKLOAD", "CONTEXT", "CONCURRENCY", "BASELINE", "TOK/S", "GAIN", "95 %")
+    """One row a cell; the workload only where there are several."""
+    several = len({cell["workload"] for cell in content["cells"]}) > 1
+    headers = ("CONTEXT", "CONCURRENCY", "BASELINE", "TOK/S", "GAIN", "95 %", "VERDICT")
     rows = [
         (
             cell["profile"],
-            cell["workload"],
+            *([cell["workload"]] if several else []),
             cell["context"],
             cell["concurrency"],
             f"{cell['baseline_tok_s']:.1f}",
@@ -68,7 +70,7 @@ def _table(content: dict[str, Any]) -> RenderableType:
         )
         for cell in content["cells"]
     ]
-    return grid((*headers, "VERDICT"), rows)
+    return grid(("PROFILE", *(["WORKLOAD"] if several else []), *headers), rows)
 
 
 def _bounds(cell: dict[str, Any]) -> str:
