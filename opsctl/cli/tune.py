@@ -62,22 +62,19 @@ def tune(
     found = tuned(load_sources(results), wanted)
     places = tune_write.Places(loaded.files, find_state_dir(state_dir, loaded.config, os.environ))
     changes = tune_write.changes(found, loaded.config, places, os.environ)
-    pending = any(change.state != "same" for change in changes)
     _tell(found, changes)
     if tune_write.stale(found, places):
         message(f"{places.drop_in} is of an earlier measurement and still in force: remove it")
-    if pending and not dry_run:
-        _ask(yes)
-        tune_write.write(changes)
-        message("written; a running opsctl takes it up with `opsctl reload`")
-    elif not pending:
+    pending = any(change.state != "same" for change in changes)
+    if not pending:
         message("nothing to change")
+    elif not dry_run:
+        _write(changes, yes)
     content = _document(found, changes, written=pending and not dry_run)
     emit(content, output, schema=SCHEMA, table=lambda: _table(content))
     if not found.decides:
         raise typer.Exit(4)
-    if dry_run and pending:
-        raise typer.Exit(3)
+    raise typer.Exit(3 if dry_run and pending else 0)
 
 
 def _host() -> Mapping[str, Any]:
@@ -115,13 +112,15 @@ def _tell(found: Tuning, changes: Sequence[Change]) -> None:
             message(change.diff().rstrip())
 
 
-def _ask(yes: bool) -> None:
-    if yes:
-        return
-    if not sys.stdin.isatty():
+def _write(changes: Sequence[Change], yes: bool) -> None:
+    from opsctl.bench.tune_write import write
+
+    if not yes and not sys.stdin.isatty():
         raise UsageError("there is nobody to ask", hint="give --yes, or look first with --dry-run")
-    if not typer.confirm("Write this?", err=True):
+    if not yes and not typer.confirm("Write this?", err=True):
         raise typer.Exit(1)
+    write(changes)
+    message("written; a running opsctl takes it up with `opsctl reload`")
 
 
 def _document(found: Tuning, changes: Sequence[Change], *, written: bool) -> dict[str, Any]:
