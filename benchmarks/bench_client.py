@@ -1,7 +1,7 @@
 """What measuring costs: CPU of `opsctl bench run` beside other load generators, in one run.
 
     python benchmarks/bench_client.py [-o table|json] [--streams 32] [--tokens 64]
-        [--sglang PYTHON --tokenizer DIR] [--aiperf PROGRAM]
+        [--tokenizer DIR] [--sglang PYTHON] [--aiperf PROGRAM]
 
 All of them stream chat answers of one simulated engine, one token an event. Each is run with few
 requests and with many; the difference in CPU (user + system, children included) over the
@@ -137,7 +137,7 @@ def commands(options: argparse.Namespace, url: str, folder: Path) -> dict[str, C
             "--streaming", "--concurrency", streams, "--request-count", str(requests),
             "--synthetic-input-tokens-mean", "64", "--output-tokens-mean", tokens,
             "--extra-inputs", "ignore_eos:true", "--extra-inputs", f"max_tokens:{tokens}",
-            "--tokenizer", "builtin", "--ui", "none",
+            "--tokenizer", options.tokenizer or "builtin", "--ui", "none",
             "--artifact-dir", tempfile.mkdtemp(dir=folder),
         ]  # fmt: skip
 
@@ -172,7 +172,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--scale", type=float, default=0.5, help="of the engine's time")
     parser.add_argument("--sglang", help="interpreter of an environment with SGLang")
-    parser.add_argument("--tokenizer", help="directory of a tokenizer, for --sglang")
+    parser.add_argument("--tokenizer", help="directory of a tokenizer, for the others")
     parser.add_argument("--aiperf", help="the program aiperf")
     options = parser.parse_args()
     costs = measured(options)

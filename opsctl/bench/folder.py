@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from opsctl.bench.grid import Grid
 from opsctl.bench.measure import Way
 from opsctl.bench.results import Cell, Profile, Result
 from opsctl.bench.workload import Workload
-from opsctl.errors import UsageError
+from opsctl.errors import OpsctlError, UsageError
 
 _MAY_GROW = frozenset({"concurrency", "context", "repeats"})
 
@@ -83,8 +84,9 @@ class Folder:
         return list(results.cells(self.path))
 
     def add(self, cell: Cell) -> None:
-        """Keep a cell."""
-        results.save_cell(self.path, cell)
+        """Keep a cell; raises OpsctlError when the disk does not take it."""
+        with _told(self.path):
+            results.save_cell(self.path, cell)
 
     def tell(self, profile: Profile) -> None:
         """Take over what a server said about itself."""
@@ -102,8 +104,20 @@ class Folder:
             key=lambda c: (order[c.profile], c.context, c.concurrency, c.repeat),
         )
         result = self.result.model_copy(update={"cells": tuple(cells), "complete": complete})
-        results.save_result(self.path, result)
+        with _told(self.path):
+            results.save_result(self.path, result)
         return result
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OpsctlError(
+            f"cannot write to {path}: {error.strerror}",
+            hint="make room; the same command goes on with what has been measured",
+        ) from error
 
 
 def _difference(before: Result, now: Result) -> str:

@@ -81,11 +81,18 @@ def execute(wanted: Wanted, order: Order) -> tuple[Result, Path]:
         known = ", ".join(config.profiles)
         raise UsageError(f"no profile {unknown[0]!r}", hint=f"configured profiles: {known}")
     key = wanted.api_key(os.environ)
-    folder.mkdir(parents=True, exist_ok=True)
+    _make(folder)
     descriptors.raise_limit()
     with lock(folder / ".lock", what=str(folder)), Shown(message) as show:
         work = _work(wanted, order, config, key, folder, show)
         return uvloop.run(_until_interrupted(work, show)), folder
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--out {folder}: {error.strerror}") from error
 
 
 async def _work(

@@ -16,7 +16,7 @@ from opsctl.bench.loops import Extent
 from opsctl.bench.measure import Way
 from opsctl.bench.results import Profile
 from opsctl.bench.workload import load as workload
-from opsctl.errors import UsageError
+from opsctl.errors import OpsctlError, UsageError
 from tests.support.bench import cell
 
 GRID = Grid(("a", "b"), (1, 8), (0,), 2)
@@ -128,6 +128,14 @@ def test_half_a_cell_is_measured_again(tmp_path: Path) -> None:
     path = tmp_path / "cells" / "a-c8-k0-r0.json"
     path.write_text(path.read_text()[:100])
     assert folder.cells() == []
+
+
+def test_a_cell_that_cannot_be_written_is_told_and_the_others_stay(tmp_path: Path) -> None:
+    folder = opened(tmp_path)
+    (tmp_path / "cells").write_text("in the way")
+    with pytest.raises(OpsctlError, match="cannot write to"):
+        folder.add(cell())
+    assert results.load(tmp_path).complete is False
 
 
 def test_answers_are_compared_between_profiles_only_when_all_is_done(tmp_path: Path) -> None:
