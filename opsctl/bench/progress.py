@@ -25,7 +25,7 @@ class Shown:
         console: Console | None = None,
     ) -> None:
         self._console = console or Console(stderr=True, highlight=False)
-        self._tell = self._console.print if self._console.is_terminal else tell
+        self._tell = self._print if self._console.is_terminal else tell
         self._clock = clock
         self._begun = clock()
         self._total = self._done = self._before = 0
@@ -79,6 +79,10 @@ class Shown:
             f"{cell.profile} x{cell.concurrency} context {cell.context} "
             f"repeat {cell.repeat + 1}: {verdict}  [{self._done}/{self._total}, {left}]"
         )
+
+    def _print(self, line: str) -> None:
+        # What a server said may look like markup.
+        self._console.print(line, markup=False)
 
     def _left(self) -> str:
         """Time left, as if the cells to come took as long as those of this run."""

@@ -128,3 +128,12 @@ def test_the_last_cell_leaves_no_time() -> None:
     assert lines == [
         "baseline x8 context 0 repeat 1: 100.0 tok/s, 12.5 per stream  [1/1, all done]"
     ]
+
+
+def test_on_a_terminal_a_reason_that_looks_like_markup_is_shown_as_it_is() -> None:
+    output = io.StringIO()
+    console = Console(file=output, force_terminal=True, width=200, color_system=None)
+    with Shown(lambda line: None, clock=lambda: 0.0, console=console) as show:
+        show.begin(1, 0)
+        show.measured(cell(valid=False, reason="status 500: [/red] out of luck"))
+    assert "status 500: [/red] out of luck" in output.getvalue()
