@@ -7,11 +7,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TESTS ?=
+# Most tests wait more than they compute; a file stays in one process.
+WORKERS ?= 2
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 \
 	--no-emit-index-url --no-header --no-annotate
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-sglang test-lowest check fix bench catalogue patches lock clean
+.PHONY: help demo test test-extended test-fast test-sglang test-lowest check fix bench catalogue patches lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -19,11 +22,14 @@ help: ## list the targets
 demo: $(STAMP) ## watch a load rise and fall and opsctl switch profiles (simulated engine)
 	@$(BIN)/opsctl demo
 
-test: $(STAMP) ## all tests; those on a real SGLang are skipped with a reason where it cannot be installed
-	@$(BIN)/python -m pytest tests/unit tests/integration tests/e2e $(TESTS)
+test: $(STAMP) ## what CI runs; what cannot run here (a real SGLang, systemd hosts) is skipped with a reason
+	@$(PYTEST) -m "not extended" tests/unit tests/integration tests/e2e $(TESTS)
+
+test-extended: $(STAMP) ## the rest, most of it on systemd hosts (an hour)
+	@$(PYTEST) -m extended tests/unit tests/integration tests/e2e $(TESTS)
 
 test-fast: $(STAMP) ## unit and integration tests
-	@$(BIN)/python -m pytest tests/unit tests/integration $(TESTS)
+	@$(PYTEST) -m "not extended" tests/unit tests/integration $(TESTS)
 
 test-sglang: $(STAMP) ## tests on a real SGLang server, on CPU (first run: about 2 GB of disk)
 	@$(BIN)/python -m pytest -m sglang tests/e2e $(TESTS)
