@@ -217,7 +217,8 @@ async def test_a_request_that_is_refused_is_not_tried_again(tmp_path: Path) -> N
     async with lied_to(tmp_path, lies) as found:
         cell = await measured(found, way(), spot(2))
     assert "failed: status 500: out of luck" in cell.reason
-    assert lies.requests == cell.extra["requests_sent"] <= 7
+    # Two streams: when one is refused, the other may be under way, and is cut.
+    assert cell.extra["requests_sent"] <= lies.requests <= 7
 
 
 @pytest.mark.parametrize("factor", [0.9, 1.1])
