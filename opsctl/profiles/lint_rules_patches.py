@@ -58,7 +58,7 @@ RULES = (
         "patch-unmeasured",
         "info",
         "Upstream saw the fused and the symmetric-memory all-reduce lose on PCIe boards.",
-        "Compare it with the plain profile on this host, under your load, before trusting it.",
+        "Measure it beside the plain profile: `opsctl bench run`, then `opsctl bench compare`.",
         "sglang#32330; a report of 8 GPUs across two sockets: -4 to -16 %",
         _unmeasured,
     ),
