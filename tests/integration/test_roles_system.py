@@ -120,6 +120,7 @@ def operator(tmp_path: Path) -> Iterator[Operator]:
         yield found
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("distribution", ["bookworm", "trixie"])
 def test_a_bare_host_is_planned_provisioned_left_alone_and_given_back(
     tmp_path: Path, distribution: Distribution
@@ -152,6 +153,7 @@ def test_a_bare_host_is_planned_provisioned_left_alone_and_given_back(
         assert left - note == {"('dkms', '3.0.10-8')"}  # a dependency, which others may use too
 
 
+@pytest.mark.extended
 def test_what_was_there_before_opsctl_is_not_taken_away(operator: Operator) -> None:
     operator.provision(tags=("nvidia_repo",))
     operator.host.run(["apt-get", "install", "-y", "nvidia-kernel-open-dkms=580.95.05-1"])
@@ -164,6 +166,7 @@ def test_what_was_there_before_opsctl_is_not_taken_away(operator: Operator) -> N
     assert "cuda-toolkit-13-0" not in operator.packages()
 
 
+@pytest.mark.extended
 def test_drift_is_repaired_and_counted(operator: Operator) -> None:
     operator.provision()
     right = operator.everything()
@@ -235,6 +238,7 @@ def test_a_tampered_index_is_refused(operator: Operator) -> None:
     assert operator.provision(tags=("nvidia_repo",)).failed == 0
 
 
+@pytest.mark.extended
 def test_a_repository_that_another_file_names_is_refused_before_apt_breaks(
     operator: Operator,
 ) -> None:
@@ -276,6 +280,7 @@ def test_the_driver_moves_only_when_it_is_asked_to_and_with_all_its_packages(
     assert missing.changed == 0
 
 
+@pytest.mark.extended
 def test_a_driver_is_not_installed_where_apt_would_remove_what_others_need(
     operator: Operator,
 ) -> None:
@@ -316,6 +321,7 @@ def test_kernels_without_the_driver_are_built_for_or_named(operator: Operator) -
     assert operator.provision(tags=tags).changed == 0
 
 
+@pytest.mark.extended
 def test_a_host_that_cannot_serve_is_refused_with_all_reasons_before_anything_is_changed(
     operator: Operator,
 ) -> None:
@@ -354,6 +360,7 @@ echo "linux /vmlinuz root=/dev/sda1 $GRUB_CMDLINE_LINUX" >/boot/grub/grub.cfg
 """
 
 
+@pytest.mark.extended
 def test_tuning_that_is_asked_for_is_laid_holds_after_a_reboot_and_is_taken_away_again(
     tmp_path: Path,
 ) -> None:
@@ -399,6 +406,7 @@ def test_tuning_that_is_asked_for_is_laid_holds_after_a_reboot_and_is_taken_away
         assert operator.provision(tags=tags, gpu_tuning={"sysctl": {}}).pending == ()
 
 
+@pytest.mark.extended
 def test_without_grub_the_words_for_the_kernel_line_are_left_to_a_person(
     operator: Operator,
 ) -> None:
