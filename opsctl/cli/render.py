@@ -49,6 +49,8 @@ def _rows(document: Document) -> Iterator[tuple[str, str]]:
     yield from _decision(document)
     for name, until in document["quarantine"].items():
         yield "quarantine", f"{name} until {until}"
+    for note in document.get("host_pending", ()):
+        yield "pending", note
 
 
 def _load(load: Document) -> str:

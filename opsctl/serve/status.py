@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from opsctl import __version__
 from opsctl.autospec.guards import vetoes
+from opsctl.provision.places import pending
 from opsctl.serve.automation import Automation, Judgement
 from opsctl.serve.state import Phase, State
 from opsctl.serve.supervisor import LastFailure, Supervisor
@@ -44,6 +45,7 @@ def status(supervisor: Supervisor) -> Document:
             for name, until in state.failures.quarantine.items()
             if until > now
         },
+        "host_pending": list(pending()),
     }
 
 
