@@ -149,6 +149,26 @@ def test_one_host_fails_and_the_other_is_finished(tmp_path: Path) -> None:
         assert good["failed"] == 0
 
 
+@pytest.mark.extended
+def test_a_host_that_needs_a_reboot_is_rebooted_only_when_that_is_asked_for(tmp_path: Path) -> None:
+    with site(tmp_path, "bookworm", "gpu1") as there:
+        host = there.hosts["gpu1"]
+        there.write(verify={"allow": ["toolkit", "build-tools"]})
+        roles = ("--tags", "engine_env,sm120_patches,model_store,opsctl_service,verify")
+        note = "/var/lib/opsctl-provision/pending.d/somebody-reboot"
+        host.write(note, "reboot: somebody changed the kernel line\n")
+        before = host.init
+        code, document, said = there.opsctl(*roles)
+        assert (code, host.init) == (0, before), said
+        assert document["hosts"]["gpu1"]["pending"] == ["reboot: somebody changed the kernel line"]
+
+        code, document, said = there.opsctl(*roles, "--reboot", "if-needed")
+        assert (code, document["hosts"]["gpu1"]["verdict"]) == (0, "ok"), said
+        assert host.init != before, "it is another boot"
+        with urllib.request.urlopen(f"http://127.0.0.1:{host.forward(8000)}/v1/models") as answer:
+            assert answer.status == 200
+
+
 def test_a_host_that_cannot_be_reached_is_told_as_such(tmp_path: Path) -> None:
     path = tmp_path / "opsctl.yaml"
     entry = {"address": "127.0.0.1", "port": 9, "known_hosts": "/dev/null"}
