@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 TESTS ?=
 # Most tests wait more than they compute; a file stays in one process.
 WORKERS ?= 2
-PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 \
 	--no-emit-index-url --no-header --no-annotate
 

@@ -6,11 +6,27 @@ import ctypes
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from opsctl.system import subreaper
 from tests.support.sglang_cpu.environment import SglangEnvironment, UnavailableError, provide
 
 _PR_SET_CHILD_SUBREAPER = 36
+_ON_GPUS = ("test_gpu", "test_doctor", "test_real_sglang", "test_serve_real", "test_bench_run_real")
+"""Files that must not run at the same time: a driver that one makes hang, hangs for the host; and
+a real SGLang on CPU takes all the cores there are."""
+
+# Limits of time belong into benchmarks: a busy machine is no fault.
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With several processes (`--dist loadgroup`) a file stays in one of them."""
+    for item in items:
+        name = item.path.name
+        group = "gpus" if name.startswith(_ON_GPUS) else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ def test_a_systemd_that_does_not_listen_any_more_holds_nobody_up(tmp_path: Path)
         for _ in range(5):
             notifier.alive()
             notifier.extend(60.0)
-        assert time.monotonic() - begun < 0.5
+        assert time.monotonic() - begun < 5
 
 
 def test_a_reason_with_a_name_that_is_no_text_is_told_all_the_same(tmp_path: Path) -> None:
