@@ -316,7 +316,8 @@ def test_patches_never_change_files_under_a_running_engine(bare: Operator) -> No
     bare.sh("systemctl stop engine")
     report = bare.provision("sm120_patches")
     assert (report.changed, report.pending, bare.patch()) == (1, (), "applied")
-    bare.sh("echo '# mine' >> $(grep -rl SymmMem /opt/sglang/lib --include torch_symm_mem.py)")
+    patched = "sglang/srt/distributed/device_communicators/torch_symm_mem.py"
+    bare.sh(f"echo '# mine' >> /opt/sglang/lib/python3.11/site-packages/{patched}")
     report = bare.provision("sm120_patches")
     assert report.verdict == "failed"
     assert "changed by somebody else" in report.why[0]
