@@ -12,6 +12,7 @@ from typing import Literal
 
 from opsctl.config.provision import HostConfig
 from opsctl.errors import UsageError
+from opsctl.provision.fitness import refuse_unfit
 from opsctl.provision.inventory import ROLES, Request, Variables, inventory
 from opsctl.provision.places import runs
 from opsctl.provision.progress import Event, Follower, HostResult, RoleProgress
@@ -53,13 +54,15 @@ def provision(
 ) -> Report:
     """Provision hosts and report. One at a time from a state directory.
 
-    Raises PreconditionError where Ansible is missing, UsageError for an unknown role,
-    KeyboardInterrupt with nothing left running.
+    Raises PreconditionError where Ansible is missing or a profile would break, UsageError for an
+    unknown role, KeyboardInterrupt with nothing left running.
     """
     available()
     unknown = [tag for tag in options.tags if tag not in ROLES]
     if unknown:
         raise UsageError(f"no role {', '.join(unknown)}", hint=f"roles: {', '.join(ROLES)}")
+    if request.state == "present":
+        refuse_unfit(request.config)
     stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%S.%fZ")
     folder = runs(state_dir) / stamp
     with lock(runs(state_dir) / "lock", what="provisioning"), _playbooks() as playbooks:
