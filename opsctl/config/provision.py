@@ -166,6 +166,10 @@ class OpsctlServiceConfig(Model):
 
     manage: bool = Field(True, description="False leaves it alone.")
     path: AbsolutePath = Field("/opt/opsctl", description="opsctl's own Python environment.")
+    python: AbsolutePath = Field(
+        "/usr/bin/python3",
+        description="Interpreter it is made from, 3.11 or later; Ubuntu 22.04 needs another one.",
+    )
     package: str = Field(
         "opsctl", description="What pip installs: a name, or the path of a wheel on this machine."
     )
