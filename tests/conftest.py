@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -21,12 +22,20 @@ settings.register_profile("tests", deadline=None, suppress_health_check=[HealthC
 settings.load_profile("tests")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With several processes (`--dist loadgroup`) a file stays in one of them."""
-    for item in items:
-        name = item.path.name
-        group = "gpus" if name.startswith(_ON_GPUS) else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With several processes a file stays in one of them, and what must not meet stays together.
+
+    xdist's own groups (`--dist loadgroup`) had no effect with pytest 9.2.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            path = nodeid.partition("::")[0]
+            return "gpus" if path.rpartition("/")[2].startswith(_ON_GPUS) else path
+
+    return ByFile(config, log)
 
 
 @pytest.fixture(scope="session")
