@@ -32,6 +32,11 @@ STAND_INS = {"/usr/bin/g++": b"#!/bin/sh\n"}
 """Programs that a host without network cannot install; what they do is of no matter here."""
 
 
+STAND_IN_FINDINGS = ["build-tools", "limits"]
+"""What the doctor says of these hosts: the compiler is a stand-in, and a container of systemd 257
+caps memlock and nofile of all that runs in it."""
+
+
 @dataclass
 class Site:
     """Hosts, and the operator's folder and configuration for them."""
@@ -47,7 +52,7 @@ class Site:
             "engine_env": {"wheels": "/wheels", "sglang": "0.5.23"},
             "sm120_patches": {"names": ["torch-symm-mem"]},
             "opsctl_service": {"wheels": "/wheels", "auto_spec": False},
-            "verify": {"timeout": 90, "allow": ["build-tools"]},  # a compiler is a stand-in here
+            "verify": {"timeout": 90, "allow": STAND_IN_FINDINGS},
         }
         merged = {name: {**given.get(name, {}), **section} for name, section in sections.items()}
         provision = given | merged
@@ -138,7 +143,9 @@ def test_a_bare_host_serves_after_one_command_and_the_next_changes_nothing(
 
 def test_one_host_fails_and_the_other_is_finished(tmp_path: Path) -> None:
     with site(tmp_path, "bookworm", "good", "bad") as there:
-        there.write(nvidia_repo={"manage": False}, verify={"allow": ["toolkit", "build-tools"]})
+        there.write(
+            nvidia_repo={"manage": False}, verify={"allow": ["toolkit", *STAND_IN_FINDINGS]}
+        )
         there.hosts["bad"].write("/opt/sglang", "not a folder of ours\n")
         code, document, said = there.opsctl(
             "--tags", "engine_env,sm120_patches,model_store,opsctl_service,verify"
@@ -153,7 +160,7 @@ def test_one_host_fails_and_the_other_is_finished(tmp_path: Path) -> None:
 def test_a_host_that_needs_a_reboot_is_rebooted_only_when_that_is_asked_for(tmp_path: Path) -> None:
     with site(tmp_path, "bookworm", "gpu1") as there:
         host = there.hosts["gpu1"]
-        there.write(verify={"allow": ["toolkit", "build-tools"]})
+        there.write(verify={"allow": ["toolkit", *STAND_IN_FINDINGS]})
         roles = ("--tags", "engine_env,sm120_patches,model_store,opsctl_service,verify")
         note = "/var/lib/opsctl-provision/pending.d/somebody-reboot"
         host.write(note, "reboot: somebody changed the kernel line\n")
