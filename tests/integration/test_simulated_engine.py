@@ -192,10 +192,13 @@ async def test_a_bad_body_is_answered_with_sglangs_error_object(
 
 
 async def test_cap_and_queue_show_in_the_loads(tmp_path: Path) -> None:
-    async with simulated(tmp_path, "--max-running-requests", "4") as engine:
+    slowly = ("--sim-time-scale", "3")  # the first four go on while all eight arrive
+    async with simulated(tmp_path, "--max-running-requests", "4", *slowly) as engine:
         streams = [engine.stream(60) for _ in range(8)]
         await asyncio.gather(*(stream.first.wait() for stream, _ in streams[:4]))
-        load = await engine.load()
+        async with asyncio.timeout(10):
+            while (load := await engine.load())["num_waiting_reqs"] != 4:
+                await asyncio.sleep(0.02)
         assert (load["num_running_reqs"], load["num_waiting_reqs"]) == (4, 4)
         assert load["max_running_requests"] == 4
         assert 0 < load["num_used_tokens"] < load["max_total_num_tokens"]
