@@ -17,7 +17,12 @@ from opsctl.bench.results import Cell, load
 from tests.support.sglang_cpu.environment import SglangEnvironment
 from tests.support.sglang_cpu.profiles import baseline, eagle3, write_configuration
 
-pytestmark = [pytest.mark.sglang, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [
+    pytest.mark.sglang,
+    pytest.mark.slow,
+    pytest.mark.extended,
+    pytest.mark.timeout(1200),
+]
 
 MACHINE = ("the client was", "N/A")
 """Reasons that a test machine with two cores may give; all others are ours."""
