@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TESTS ?=
 # Most tests wait more than they compute; tests/conftest.py says which stay in one process.
-WORKERS ?= 3
+WORKERS ?= 2
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS)
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 \
 	--no-emit-index-url --no-header --no-annotate

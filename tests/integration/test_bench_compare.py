@@ -83,6 +83,7 @@ def test_a_path_that_is_no_result_is_one_line_and_a_hint(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.timeout(700)
 @pytest.mark.parametrize(
     ("prompts", "kind", "words"),

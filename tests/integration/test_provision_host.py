@@ -93,7 +93,9 @@ def site(folder: Path, distribution: Distribution, *names: str) -> Iterator[Site
         yield Site(folder, hosts, repository)
 
 
-@pytest.mark.parametrize("distribution", ["bookworm", "trixie"])
+@pytest.mark.parametrize(
+    "distribution", ["bookworm", pytest.param("trixie", marks=pytest.mark.extended)]
+)
 def test_a_bare_host_serves_after_one_command_and_the_next_changes_nothing(
     tmp_path: Path, distribution: Distribution
 ) -> None:
