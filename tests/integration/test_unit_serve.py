@@ -19,7 +19,7 @@ from tests.support.service_manager import Manager
 from tests.support.serving import Serving
 from tests.support.simulated import job, serving
 
-SLOW = {"sim_start_time": 4}
+SLOW = {"sim-start-time": 10}
 NEVER = {"sim_start_time": 25}
 
 
