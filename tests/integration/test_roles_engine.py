@@ -345,12 +345,12 @@ def test_two_engines_of_one_host_are_two_instances(bare: Operator) -> None:
 
 DOWNLOADER = """#!/bin/sh
 # Stands in for `hf`: half of the file in each call, and a fault after the first half.
-printf '%s\\n' "$0 $*" >>/root/calls
-test "$HF_TOKEN" = canary-5d1c && echo "token seen" >>/root/calls
+printf '%s\\n' "$0 $*" >>/srv/calls
+test "$HF_TOKEN" = canary-5d1c && echo "token seen" >>/srv/calls
 mkdir -p /models/big && cd /models/big
 echo '{}' >config.json
-if test -e model.safetensors; then cat /root/second >>model.safetensors; exit 0; fi
-cat /root/first >model.safetensors
+if test -e model.safetensors; then cat /srv/second >>model.safetensors; exit 0; fi
+cat /srv/first >model.safetensors
 echo "connection lost" >&2; exit 1
 """
 
@@ -360,8 +360,8 @@ def test_a_model_is_downloaded_goes_on_where_it_was_and_the_token_is_told_to_nob
     bare: Operator,
 ) -> None:
     header = json.dumps({"w": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}}).encode()
-    bare.host.write("/root/first", len(header).to_bytes(8, "little") + header)
-    bare.host.write("/root/second", b"\0\0\0\0")
+    bare.host.write("/srv/first", len(header).to_bytes(8, "little") + header)
+    bare.host.write("/srv/second", b"\0\0\0\0")
     bare.host.write("/opt/sglang/bin/hf", DOWNLOADER, mode=0o755)
     bare.host.write("/etc/opsctl/hf-token", "canary-5d1c\n", mode=0o600)
     models = {"/models/big": {"source": "maker/big", "revision": "v1"}}
@@ -375,7 +375,7 @@ def test_a_model_is_downloaded_goes_on_where_it_was_and_the_token_is_told_to_nob
     assert "connection lost" in broken.why[0]
     done = bare.provision("model_store", model_store=wanted)
     assert (done.failed, done.pending) == (0, ())
-    calls = bare.sh("cat /root/calls").splitlines()
+    calls = bare.sh("cat /srv/calls").splitlines()
     call = "/opt/sglang/bin/hf download maker/big --local-dir /models/big --revision v1"
     assert calls == [call, "token seen"] * 2
     assert bare.provision("model_store", model_store=wanted).changed == 0
