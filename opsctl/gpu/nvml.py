@@ -46,7 +46,9 @@ class _Turn:
         left = self._left
         if left is not None and self._stuck_since is None and not left.end(seconds):
             self.leave_behind(left, stuck=True)
-        if left is None or left.leave(0):
+        # One that was stuck and has left the kernel is ending: the signals wait for it there.
+        leaving = left is not None and left.state != "D"
+        if left is None or left.leave(min(seconds, _COURTESY) if leaving else 0):
             self._left = None
             return None
         return (

@@ -148,6 +148,14 @@ async def test_systemd_hears_of_the_start_of_life_and_of_the_end(tmp_path: Path)
         assert any(message.get("STOPPING") == "1" for message in systemd.heard())
 
 
+def read_to_its_end(pid: int, path: Path) -> bool:
+    """Whether a process has opened this file and stands at its end."""
+    return any(
+        Path(file.path) == path and file.position == path.stat().st_size
+        for file in psutil.Process(pid).open_files()
+    )
+
+
 async def test_following_events_shows_what_comes(tmp_path: Path) -> None:
     with serving(tmp_path) as instance:
         await asyncio.to_thread(instance.wait_serving)
@@ -159,10 +167,11 @@ async def test_following_events_shows_what_comes(tmp_path: Path) -> None:
         assert follower.stdout is not None
         try:
             seen: list[Any] = []
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
+                while not read_to_its_end(follower.pid, Places(instance.state_dir).events):
+                    await asyncio.sleep(0.05)  # what came before is not followed
+                await asyncio.to_thread(instance.opsctl, "drain")
                 while "drained" not in seen:
-                    if not seen:
-                        await asyncio.to_thread(instance.opsctl, "drain")
                     seen.append(json.loads(await follower.stdout.readline())["event"])
         finally:
             follower.terminate()
