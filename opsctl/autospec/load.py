@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class LoadSample:
     """Load at one moment; None is unknown, and unknown is not idle.
 
-    `time` is monotonic seconds. `running` and `queued` come from the engine, `held`, `in_flight`
-    and `arrived` (a counter) from the gateway, which knows them even when the engine hangs.
+    `time` is monotonic seconds. `running` and `queued` come from the engine, `held`, `in_flight`,
+    `arrived` and `completed` (counters of requests) from the gateway, which knows them even when
+    the engine hangs. `generated` is the engine's counter of tokens it has generated; it begins
+    again with every engine.
     """
 
     time: float
@@ -21,6 +23,8 @@ class LoadSample:
     arrived: int = 0
     used_tokens: int | None = None
     accept_length: float | None = None
+    completed: int = 0
+    generated: int | None = None
 
     @property
     def demand(self) -> int | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from opsctl.autospec.guards import GuardRules, Situation, Veto, vetoes
 from opsctl.autospec.load import LoadSample
-from opsctl.autospec.policy import Decision, Policy, SustainedLoad
+from opsctl.autospec.policy import Decision, Policy
+from opsctl.autospec.sustained_load import SustainedLoad
 from opsctl.config.schema import AutoSpecConfig
 
 
@@ -34,35 +34,32 @@ class Automation:
     ) -> None:
         self.paused = False
         self.last: Judgement | None = None
-        self.history: deque[LoadSample] = deque()
         self._record = record
         self.configure(config, enabled=enabled)
 
     def configure(self, config: AutoSpecConfig, *, enabled: bool) -> None:
-        """Take over a (new) configuration; the history of load stays."""
+        """Take over a (new) configuration."""
         self.enabled = enabled
         self.rules = GuardRules(config.dwell, config.switches_per_hour, config.observe)
         marks = config.sustained_load
         self.policy: Policy = SustainedLoad(
-            speculative=config.speculative,
-            baseline=config.baseline,
+            config.speculative,
+            config.baseline,
             high=marks.high,
             high_for=marks.high_for,
             low=marks.low,
             low_for=marks.low_for,
         )
 
-    def see(self, sample: LoadSample) -> None:
-        """Remember a sample of load."""
-        self.history.append(sample)
-        while self.history[0].time < sample.time - self.policy.window:
-            self.history.popleft()
+    def see(self, sample: LoadSample, serving: str | None) -> None:
+        """Hand a sample of load to the policy; `serving` answers requests, None: nobody does."""
+        self.policy.see(sample, serving)
 
     def judge(self, profile: str, situation: Situation, now: float) -> Judgement | None:
         """What should be done while `profile` serves; None when automation is not enabled."""
         if not self.enabled or not situation.serving:
             return None
-        decision = self.policy.decide(tuple(self.history), profile, now)
+        decision = self.policy.decide(profile, now)
         against: tuple[Veto, ...] = ()
         if decision.action == "switch":
             against = vetoes(self.rules, situation, decision.profile, now)

@@ -245,7 +245,8 @@ class Supervisor:
 
     async def _judge(self, look: Look, generation: int) -> None:
         self.look = look
-        self.automation.see(look.sample)
+        serving = self.state.phase in {Phase.SERVING, Phase.PREPARING}
+        self.automation.see(look.sample, self.state.profile if serving else None)
         if look.lost is not None:
             self.post(EngineLost(generation, *look.lost))
             return

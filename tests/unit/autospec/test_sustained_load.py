@@ -4,9 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opsctl.autospec.load import LoadSample
-from opsctl.autospec.policy import MAX_GAP, SustainedLoad
-
-POLICY = SustainedLoad("eagle3", "baseline", high=8, high_for=30.0, low=3, low_for=60.0)
+from opsctl.autospec.policy import Decision
+from opsctl.autospec.sustained_load import MAX_GAP, SustainedLoad
 
 
 def history(*stretches: tuple[int | None, int], step: float = 1.0) -> list[LoadSample]:
@@ -21,8 +20,15 @@ def history(*stretches: tuple[int | None, int], step: float = 1.0) -> list[LoadS
     return samples
 
 
+def decision(samples: list[LoadSample], serving: str, now: float) -> Decision:
+    policy = SustainedLoad("eagle3", "baseline", high=8, high_for=30.0, low=3, low_for=60.0)
+    for sample in samples:
+        policy.see(sample, serving)
+    return policy.decide(serving, now)
+
+
 def decide(samples: list[LoadSample], serving: str) -> str:
-    return POLICY.decide(samples, serving, samples[-1].time).action
+    return decision(samples, serving, samples[-1].time).action
 
 
 def test_a_spike_of_20_s_switches_nothing() -> None:
@@ -31,10 +37,10 @@ def test_a_spike_of_20_s_switches_nothing() -> None:
 
 
 def test_a_plateau_switches_to_the_baseline() -> None:
-    decision = POLICY.decide(history((1, 100), (40, 31)), "eagle3", 131.0)
-    assert (decision.action, decision.profile) == ("switch", "baseline")
-    assert decision.numbers == {"demand": 40, "mark": 8, "held_s": 30.0, "needed_s": 30.0}
-    assert "40 requests running or queued, at or above 8 for 30 s" in decision.reason
+    made = decision(history((1, 100), (40, 31)), "eagle3", 131.0)
+    assert (made.action, made.profile) == ("switch", "baseline")
+    assert made.numbers == {"demand": 40, "mark": 8, "held_s": 30.0, "needed_s": 30.0}
+    assert "40 requests running or queued, at or above 8 for 30 s" in made.reason
 
 
 def test_quiet_for_long_enough_switches_back() -> None:
@@ -70,7 +76,12 @@ def test_requests_held_at_the_gateway_count() -> None:
 
 
 def test_no_history_is_unknown() -> None:
-    assert POLICY.decide([], "baseline", 0.0).action == "stay"
+    assert decision([], "baseline", 0.0).action == "stay"
+
+
+def test_an_old_sample_is_unknown() -> None:
+    assert decision(history((1, 100)), "baseline", 100.0).action == "switch"
+    assert decision(history((1, 100)), "baseline", 101.0 + MAX_GAP).action == "stay"
 
 
 @given(
@@ -82,16 +93,16 @@ def test_a_switch_always_rests_on_unbroken_known_load(
 ) -> None:
     samples = history(*stretches)
     now = samples[-1].time
-    decision = POLICY.decide(samples, serving, now)
-    if decision.action == "stay":
+    made = decision(samples, serving, now)
+    if made.action == "stay":
         return
     needed = 30.0 if serving == "eagle3" else 60.0
     recent = [sample for sample in samples if sample.time >= now - needed]
     assert all(sample.demand is not None for sample in recent)
     if serving == "eagle3":
         assert all(sample.demand >= 8 for sample in recent)  # type: ignore[operator]
-        assert decision.profile == "baseline"
+        assert made.profile == "baseline"
     else:
         assert all(sample.demand <= 3 for sample in recent)  # type: ignore[operator]
-        assert decision.profile == "eagle3"
+        assert made.profile == "eagle3"
     assert needed > MAX_GAP

