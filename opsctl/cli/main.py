@@ -47,6 +47,7 @@ COMMANDS = {
     "gpu": Entry("opsctl.cli.gpu", "app", "Show who holds the GPUs and why."),
     "bench": Entry("opsctl.cli.bench", "app", "Measure launch profiles and compare them."),
     "tune": Entry("opsctl.cli.tune", "tune", "Set opsctl to what was measured on this host."),
+    "autospec": Entry("opsctl.cli.autospec", "app", "Find out when speculation pays."),
     "provision": Entry("opsctl.cli.provision", "provision", "Bring hosts up, and prove it."),
     "patch": Entry("opsctl.cli.patch", "app", "Apply and take back SM120 patches of SGLang."),
     "unit": Entry("opsctl.cli.unit", "app", "Make and install the systemd unit of serve."),
