@@ -24,6 +24,11 @@ def main() -> int:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     say(f"{NAME} {__version__}: a simulated engine in the shape of SGLang {IMITATES}; "
         "no model is loaded and no GPU is used")  # fmt: skip
+    if options.adaptive_off:
+        say(
+            f"speculative_adaptive disabled: {options.adaptive_off}. "
+            "Falling back to static speculative params."
+        )
     arguments = ", ".join(f"{key}={value!r}" for key, value in flags.shown(options).items())
     say(f"server_args=ServerArgs({arguments})")
     path = loads.create(options.port)

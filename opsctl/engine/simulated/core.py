@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from random import Random
+from typing import Protocol
 
 from opsctl.engine.simulated.surface import Surface
 
@@ -74,6 +75,26 @@ class Limits:
     draft_tokens: int = 1
 
 
+class Steps(Protocol):
+    """Chooses how many tokens are drafted for a batch, and learns from what was accepted."""
+
+    def steps(self, batch: int) -> int:
+        """Return the draft steps for a batch of this size."""
+        ...
+
+    def verified(self, accepted: list[int], batch: int) -> None:
+        """Take in how many drafts of each request were accepted."""
+        ...
+
+
+@dataclass(frozen=True)
+class Adapting:
+    """Draft steps that move with the batch; `plain` is the pace of no draft at all."""
+
+    chosen: Steps
+    plain: Pace
+
+
 class Sequence:
     """A request in the scheduler."""
 
@@ -131,9 +152,12 @@ class Totals:
 class Core:
     """One batch, one queue, and the step in progress."""
 
-    def __init__(self, pace: Pace, limits: Limits) -> None:
+    def __init__(self, pace: Pace, limits: Limits, adapting: Adapting | None = None) -> None:
         self.pace = pace
         self.limits = limits
+        self.adapting = adapting
+        self.draft_tokens = limits.draft_tokens
+        """Tokens that a decode step verifies at most, the bonus token included."""
         self.waiting: deque[Sequence] = deque()
         self.prefilling: list[Sequence] = []
         self.running: list[Sequence] = []
@@ -202,11 +226,18 @@ class Core:
             seconds = self.pace.prefill(sum(tokens for _, tokens in self._chunks))
         elif self.running:
             context = sum(sequence.used for sequence in self.running) / len(self.running)
-            seconds = self.pace.decode(len(self.running), context)
+            seconds = self._decode_pace().decode(len(self.running), context)
         else:
             return
         self._step_seconds = seconds
         self._due = at + seconds
+
+    def _decode_pace(self) -> Pace:
+        if self.adapting is None:
+            return self.pace
+        steps = self.adapting.chosen.steps(len(self.running))
+        self.draft_tokens = steps + 1
+        return self.pace if steps else self.adapting.plain
 
     def _admit(self) -> None:
         active = (*self.prefilling, *self.running)
@@ -250,14 +281,18 @@ class Core:
         return out
 
     def _complete_decode(self) -> list[Emission]:
-        out = [self._emit(sequence, self._accepted(sequence)) for sequence in self.running]
-        self.totals.note_step(len(out), self._step_seconds, sum(one.count for one in out))
+        batch = len(self.running)
+        accepted = [self._accepted(sequence) for sequence in self.running]
+        out = [self._emit(*pair) for pair in zip(self.running, accepted, strict=True)]
+        self.totals.note_step(batch, self._step_seconds, sum(one.count for one in out))
+        if self.adapting is not None:
+            self.adapting.chosen.verified([tokens - 1 for tokens in accepted], batch)
         self._drop_finished()
         return out
 
     def _accepted(self, sequence: Sequence) -> int:
-        most = self.limits.draft_tokens
-        if most <= 1:
+        most = self.draft_tokens
+        if most <= 1 and self.adapting is None:
             return 1
         mean = min(sequence.job.accept_length, float(most))
         whole = int(mean)

@@ -12,14 +12,18 @@ WITHOUT_VALUE = frozenset(
     {
         "bad_weights", "crash_now", "hang", "ignore_sigterm", "escaped_child", "port_squatter",
         "abort_done", "freeze_gauges", "not_in_models", "early_orphan",
+        "adaptive_static",
     }
 )  # fmt: skip
 COUNTS = frozenset({"crash_after", "hang_after"})
 SECONDS = frozenset({"slow_start", "slow_stop", "memory_lingers"})
 RUN_TIME_ONLY = frozenset({"abort_done"})
 AT_START_ONLY = frozenset(
-    {"slow_start", "stuck_stage", "start_failure", "bad_weights", "memory_lingers", "early_orphan"}
-)
+    {
+        "slow_start", "stuck_stage", "start_failure", "bad_weights", "memory_lingers",
+        "early_orphan", "adaptive_static",
+    }
+)  # fmt: skip
 NAMES = WITHOUT_VALUE | COUNTS | SECONDS | {"stuck_stage", "start_failure", "kill_child"}
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from opsctl.engine.simulated import NAME, faults, ignored
+from opsctl.engine.simulated import NAME, adaptive, faults, ignored
 from opsctl.engine.simulated.surface import surfaces
 
 
@@ -33,6 +35,11 @@ class Options:
     speculative_algorithm: str | None
     speculative_num_steps: int
     speculative_num_draft_tokens: int
+    adaptive: Mapping[int, Mapping[str, Any]] | None
+    """Settings of each batch size; None with fixed steps."""
+    adaptive_off: str
+    """Why `--speculative-adaptive` has no effect."""
+    graph_batches: tuple[int, ...]
     surface: str
     seed: int
     time_scale: float
@@ -66,7 +73,41 @@ def parse(argv: Sequence[str]) -> Options:
         surfaces().find(name)
     except KeyError as error:
         parser.error(f"argument --sim-surface: {error.args[0]}")
-    return _options(raw, name)
+    try:
+        settings, off = _adaptive(raw)
+    except (OSError, ValueError) as error:
+        # SGLang ends with a traceback; the port is not bound yet.
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+        raise SystemExit(1) from None
+    return _options(raw, name, settings, off)
+
+
+def _adaptive(raw: argparse.Namespace) -> tuple[Mapping[int, Mapping[str, Any]] | None, str]:
+    """Return the settings of `--speculative-adaptive`, or why it has no effect.
+
+    Sets the draft steps as SGLang does where the command line leaves them out.
+    Raises OSError and ValueError where SGLang ends.
+    """
+    if not raw.speculative_adaptive:
+        return None, ""
+    if (raw.speculative_algorithm or "").upper() not in ("EAGLE", "EAGLE3"):
+        only = "(only EAGLE/EAGLE3 are supported)"
+        return None, f"speculative_algorithm={raw.speculative_algorithm} {only}"
+    if raw.speculative_eagle_topk not in (None, 1):
+        only = "(only topk=1 is supported)"
+        return None, f"speculative_eagle_topk={raw.speculative_eagle_topk} {only}"
+    path = raw.speculative_adaptive_config
+    settings = adaptive.read(None if path is None else Path(path).read_text(encoding="utf-8"))
+    known = adaptive.candidates(settings)
+    if raw.speculative_num_steps is None:
+        raw.speculative_num_steps = known[len(known) // 2]
+    if raw.speculative_num_steps not in known:
+        raise ValueError(
+            f"--speculative-num-steps={raw.speculative_num_steps} is not in the adaptive config "
+            f"candidate_steps {known}. Pass one of those values."
+        )
+    raw.speculative_num_draft_tokens = raw.speculative_num_steps + 1
+    return settings, ""
 
 
 def _surface_name(raw: argparse.Namespace) -> str:
@@ -75,9 +116,17 @@ def _surface_name(raw: argparse.Namespace) -> str:
     return "demo:speculative" if raw.speculative_algorithm else "demo:baseline"
 
 
-def _options(raw: argparse.Namespace, surface: str) -> Options:
+def _options(
+    raw: argparse.Namespace,
+    surface: str,
+    adaptive_settings: Mapping[int, Mapping[str, Any]] | None,
+    adaptive_off: str,
+) -> Options:
     speculating = raw.speculative_algorithm is not None
-    steps = (raw.speculative_num_steps or 3) if speculating else 0
+    given = raw.speculative_num_steps
+    steps = (3 if given is None else given) if speculating else 0
+    # SGLang sets 48 for the EAGLE family when the flag is absent.
+    running = raw.max_running_requests or (48 if speculating else 256)
     return Options(
         model_path=raw.model_path,
         served_model_name=raw.served_model_name or raw.model_path,
@@ -87,8 +136,7 @@ def _options(raw: argparse.Namespace, surface: str) -> Options:
         api_key=raw.api_key,
         enable_metrics=raw.enable_metrics,
         gated_launch_port=raw.gated_launch_port,
-        # SGLang sets 48 for the EAGLE family when the flag is absent.
-        max_running_requests=raw.max_running_requests or (48 if speculating else 256),
+        max_running_requests=running,
         max_total_tokens=raw.max_total_tokens,
         context_length=raw.context_length,
         chunked_prefill_size=(
@@ -101,6 +149,9 @@ def _options(raw: argparse.Namespace, surface: str) -> Options:
         speculative_num_draft_tokens=(
             (raw.speculative_num_draft_tokens or steps + 1) if speculating else 0
         ),
+        adaptive=adaptive_settings,
+        adaptive_off=adaptive_off,
+        graph_batches=tuple(adaptive.captured(raw.cuda_graph_bs_decode, running)),
         surface=surface,
         seed=raw.sim_seed,
         time_scale=raw.sim_time_scale,
@@ -158,6 +209,10 @@ def _scheduling(parser: argparse.ArgumentParser) -> None:
     add("--speculative-draft-model-path", "--speculative-draft-model")
     add("--speculative-num-steps", type=_count)
     add("--speculative-num-draft-tokens", type=_count)
+    add("--speculative-eagle-topk", type=_count)
+    add("--speculative-adaptive", action="store_true")
+    add("--speculative-adaptive-config", metavar="FILE")
+    add("--cuda-graph-bs-decode", type=_count, nargs="+", help="only pads adaptive batches here")
 
 
 def _simulation(parser: argparse.ArgumentParser) -> None:

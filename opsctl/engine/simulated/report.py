@@ -45,6 +45,7 @@ class Report:
         self._was_idle = True
         self._gauges: dict[str, float] = {}
         self._gauges_at = 0.0
+        self._spec_gauges = {"spec_num_steps": 0, "spec_num_draft_tokens": 0}
         self._refresh_gauges()
 
     def after_step(self) -> None:
@@ -80,9 +81,14 @@ class Report:
             },
             "effective_max_running_requests_per_dp": self._options.max_running_requests,
             "avg_spec_accept_length": self._accept_length(),
-            "speculative_num_steps": self._options.speculative_num_steps,
+            "speculative_num_steps": self._steps(),
             "idle": self._core.idle,
         }
+
+    def _steps(self) -> int:
+        """Return the draft steps in use now."""
+        adapting = self._core.adapting is not None
+        return self._core.draft_tokens - 1 if adapting else self._options.speculative_num_steps
 
     def _accept_length(self) -> float | None:
         totals = self._core.totals
@@ -137,7 +143,7 @@ class Report:
         return load
 
     def _rate(self, accept_length: float) -> float:
-        proposed = max(1, self._options.speculative_num_draft_tokens - 1)
+        proposed = max(1, self._core.draft_tokens - 1)
         return max(0.0, accept_length - 1.0) / proposed
 
     def _window_accept_length(self) -> float:
@@ -160,6 +166,8 @@ class Report:
         tokens = totals.decode_tokens - self._logged.decode_tokens
         self._throughput = tokens / max(now - self._logged_at, 1e-6)
         length = self._window_accept_length()
+        steps = self._steps()
+        self._spec_gauges = {"spec_num_steps": steps, "spec_num_draft_tokens": steps + 1}
         self._refresh_gauges()
         self._logged, self._logged_at = _copy(totals), now
         spec = f"accept len: {length:.2f}, accept rate: {self._rate(length):.2f}, "
@@ -194,8 +202,7 @@ class Report:
             self._gauges |= {
                 "spec_accept_length": round(length, 4),
                 "spec_accept_rate": round(self._rate(length), 4),
-                "spec_num_steps": options.speculative_num_steps,
-                "spec_num_draft_tokens": options.speculative_num_draft_tokens,
+                **self._spec_gauges,
             }
 
 

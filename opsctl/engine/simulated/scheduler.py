@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from opsctl.engine.simulated import ledger, stages
-from opsctl.engine.simulated.core import Core, Job, Limits, Pace
+from opsctl.engine.simulated.adaptive import Adaptive
+from opsctl.engine.simulated.core import Adapting, Core, Job, Limits, Pace
 from opsctl.engine.simulated.faults import Faults, start_failure
 from opsctl.engine.simulated.flags import Options
 from opsctl.engine.simulated.loads import Writer
@@ -117,31 +118,43 @@ def _wait_readable(line: Line, timeout: float | None = None) -> None:
     select.select([line], [], [], timeout)
 
 
+def _pace(options: Options, surface: str, *, drafting: bool) -> Pace:
+    found = surfaces()
+    return Pace(
+        surface=found.find(surface),
+        prefill_rate=options.prefill_rate,
+        reference_accept_length=found.reference_accept_length if drafting else 1.0,
+        scale=options.time_scale,
+    )
+
+
+def _adapting(options: Options, faults: Faults) -> Adapting | None:
+    """Return what moves the draft steps: zero of them run as the table's baseline does."""
+    if options.adaptive is None or "adaptive_static" in faults:
+        return None
+    chosen = Adaptive(options.adaptive, options.speculative_num_steps, options.graph_batches)
+    baseline = options.surface.partition(":")[0] + ":baseline"
+    return Adapting(chosen, _pace(options, baseline, drafting=False))
+
+
 class Loop:
     """Feeds messages to the core, its tokens to the detokenizer, its state to the snapshot."""
 
     def __init__(
         self, options: Options, faults: Faults, control: Line, detokenizer: Line, writer: Writer
     ) -> None:
-        found = surfaces()
         self._control = control
         self._detokenizer = detokenizer
         self._stop = False
         self._core = Core(
-            Pace(
-                surface=found.find(options.surface),
-                prefill_rate=options.prefill_rate,
-                reference_accept_length=(
-                    found.reference_accept_length if options.speculating else 1.0
-                ),
-                scale=options.time_scale,
-            ),
+            _pace(options, options.surface, drafting=options.speculating),
             Limits(
                 max_running=options.max_running_requests,
                 max_total_tokens=options.max_total_tokens,
                 prefill_chunk=options.chunked_prefill_size,
                 draft_tokens=max(1, options.speculative_num_draft_tokens),
             ),
+            _adapting(options, faults),
         )
         self._report = Report(options, self._core, writer, frozen="freeze_gauges" in faults)
 
