@@ -65,27 +65,29 @@ slot = st.fixed_dictionaries(
         "up_hysteresis": st.floats(-0.5, 0.5),
     },
 )
-files = st.dictionaries(st.integers(1, 70).map(str), slot, min_size=1, max_size=4)
+sizes = st.sampled_from((1, 2, 8, 9, 10, 11, 33, 40, 41))
+files = st.dictionaries(sizes.map(str), slot, min_size=1, max_size=4)
 runs = st.tuples(st.integers(0, 7), st.booleans())
-batches = st.lists(st.tuples(st.integers(1, 80), st.integers(0, 7)), min_size=1, max_size=80)
+stretches = st.lists(st.tuples(sizes, st.integers(0, 7), st.integers(1, 20)), max_size=12)
+"""Requests in a batch, drafts accepted of each, and how many such batches there are."""
 
 
-@given(files, runs, batches)
+@given(files, runs, stretches)
 def test_the_steps_are_those_that_sglang_would_choose(
     theirs: Any,
     tmp_path_factory: pytest.TempPathFactory,
     content: dict[str, Any],
     run: tuple[int, bool],
-    seen: list[tuple[int, int]],
+    seen: list[tuple[int, int, int]],
 ) -> None:
     initial, graphs = run
     path = tmp_path_factory.mktemp("adaptive") / "steps.json"
     path.write_text(json.dumps(content))
-    sizes = captured(None, 48) if graphs else []
+    padded_to = captured(None, 48) if graphs else []
     real = theirs.AdaptiveSpeculativeParams(initial, str(path))
-    real.set_cuda_graph_bs(sizes)
-    ours = Adaptive(read(path.read_text()), initial, sizes)
-    for requests, drafts in seen:
+    real.set_cuda_graph_bs(padded_to)
+    ours = Adaptive(read(path.read_text()), initial, padded_to)
+    for requests, drafts in (pair for *pair, count in seen for _ in range(count)):
         accepted = [drafts] * requests
         assert ours.steps(len(accepted)) == real.get_steps_for_batch(len(accepted))
         real.on_verify_complete(accepted, len(accepted))
