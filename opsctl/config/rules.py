@@ -72,6 +72,9 @@ def _references(config: Config) -> Iterator[tuple[str, str]]:
     yield "serve.profile", config.serve.profile
     yield "auto_spec.speculative", config.auto_spec.speculative
     yield "auto_spec.baseline", config.auto_spec.baseline
+    yield "auto_spec.always", config.auto_spec.always
+    for window in config.auto_spec.maintenance:
+        yield "auto_spec.maintenance", window.profile
 
 
 def _known_profiles(config: Config) -> Iterator[Complaint]:
@@ -80,7 +83,7 @@ def _known_profiles(config: Config) -> Iterator[Complaint]:
     for key, name in _references(config):
         if name and name not in config.profiles:
             yield key, f"there is no profile {name!r}" + suggestion(name, config.profiles)
-    if not config.serve.profile:
+    if not config.serve.profile and not config.auto_spec.baseline:
         yield "serve.profile", f"say which one to start: {', '.join(config.profiles)}"
 
 
@@ -98,6 +101,19 @@ def _pair(config: Config) -> Iterator[Complaint]:
         yield f"auto_spec.{missing}", "`speculative` and `baseline` are set together or not at all"
     elif speculative and speculative == baseline:
         yield "auto_spec.baseline", "must be another profile than `speculative`"
+
+
+def _always(config: Config) -> Iterator[Complaint]:
+    auto = config.auto_spec
+    if auto.policy == "always" and not auto.always:
+        yield "auto_spec.policy", "the policy `always` needs a profile in `auto_spec.always`"
+    pair = {auto.speculative, auto.baseline}
+    for window in auto.maintenance:
+        if window.profile and auto.baseline and window.profile not in pair | {auto.always}:
+            yield (
+                "auto_spec.maintenance",
+                f"{window.profile} is neither `speculative` nor `baseline` nor `always`",
+            )
 
 
 def _watched(config: Config) -> tuple[LaunchProfile | None, LaunchProfile | None]:
@@ -257,8 +273,8 @@ RULES = (
     ),
     Rule(
         "known-profiles",
-        "`serve.profile`, `auto_spec.speculative` and `auto_spec.baseline` name profiles; "
-        "`serve.profile` may be left out when there is only one.",
+        "`serve.profile`, `auto_spec.speculative`, `.baseline`, `.always` and `maintenance` name "
+        "profiles; `serve.profile` may be left out when there is only one, or a pair.",
         _known_profiles,
     ),
     Rule(
@@ -280,6 +296,11 @@ RULES = (
     Rule("backoff", "`restart.backoff_first` <= `restart.backoff_max`.", _backoff),
     Rule("marks", "`sustained_load.low` < `sustained_load.high`.", _marks),
     Rule("pair", "`auto_spec.speculative` and `.baseline` come together and differ.", _pair),
+    Rule(
+        "always",
+        "The policy `always` has a profile; a forced window names one that the watchdog knows.",
+        _always,
+    ),
     Rule(
         "speculation",
         "The speculative profile sets `speculative-algorithm`; the baseline profile has no draft "

@@ -15,6 +15,7 @@ from pydantic import (
     WithJsonSchema,
 )
 
+from opsctl.config.auto_spec import AutoSpecConfig
 from opsctl.config.base import Model, Texts
 from opsctl.config.provision import ProvisionConfig
 from opsctl.config.units import Duration, Size, Written
@@ -263,35 +264,6 @@ class ServeConfig(Model):
     gateway: GatewayConfig = Field(default_factory=GatewayConfig)
     health: HealthConfig = Field(default_factory=HealthConfig)
     restart: RestartConfig = Field(default_factory=RestartConfig)
-
-
-class SustainedLoad(Model):
-    """High and low water marks on running + queued requests, each to be held for a time."""
-
-    high: Annotated[float, Field(gt=0)] = Field(
-        8, description="Load from which on the baseline profile is wanted."
-    )
-    high_for: Duration = Field(30.0, description="How long load must stay at or above `high`.")
-    low: Annotated[float, Field(ge=0)] = Field(
-        3, description="Load up to which the speculative profile is wanted."
-    )
-    low_for: Duration = Field(60.0, description="How long load must stay at or below `low`.")
-
-
-class AutoSpecConfig(Model):
-    """The watchdog that switches between a speculative and a baseline profile."""
-
-    policy: Literal["sustained_load"] = Field(
-        "sustained_load", description="How the watchdog decides."
-    )
-    speculative: str = Field("", description="Profile for low load.")
-    baseline: str = Field("", description="Profile for high load.")
-    sustained_load: SustainedLoad = Field(default_factory=SustainedLoad)
-    observe: bool = Field(False, description="Decide and record, but do not switch.")
-    dwell: Duration = Field(300.0, description="Least time from ready to the next switch.")
-    switches_per_hour: Annotated[int, Field(ge=0)] = Field(
-        6, description="Most automatic switches within any hour."
-    )
 
 
 class Config(Model):

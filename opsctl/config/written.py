@@ -20,7 +20,7 @@ def written(model: Model) -> dict[str, Any]:
     Loading the result again gives the same model, except for masked literals.
     """
     return {
-        name: _value(getattr(model, name), written_mark(info), name)
+        info.alias or name: _value(getattr(model, name), written_mark(info), name)
         for name, info in type(model).model_fields.items()
     }
 

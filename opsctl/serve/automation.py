@@ -9,7 +9,7 @@ from opsctl.autospec.guards import GuardRules, Situation, Veto, vetoes
 from opsctl.autospec.load import LoadSample
 from opsctl.autospec.policy import Decision, Policy
 from opsctl.autospec.sustained_load import SustainedLoad
-from opsctl.config.schema import AutoSpecConfig
+from opsctl.config.auto_spec import AutoSpecConfig
 
 
 @dataclass(frozen=True)

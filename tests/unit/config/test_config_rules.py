@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
 
 from opsctl.config.load import load_text
 from opsctl.config.rules import RULES
+from opsctl.config.written import written
 from opsctl.errors import ConfigError
 
 PAIR = """\
@@ -54,6 +56,10 @@ BROKEN = {
         "5:79: auto_spec.sustained_load.low",
     ),
     "pair": (PAIR.replace(", baseline: base", ""), "5:12: auto_spec.baseline"),
+    "always": (
+        PAIR.replace("baseline: base}", "baseline: base, policy: always}"),
+        "5:56: auto_spec.policy",
+    ),
     "speculation": (
         PAIR.replace("base: {model: m,", "base: {model: m, draft_model: d,"),
         "2:33: profiles.base.draft_model",
@@ -101,13 +107,70 @@ def test_a_suspect_setting_is_only_a_warning(name: str) -> None:
             "base: {model: m, flags: {speculative-x: 1, ",
             "must not spec",
         ),
-        ("serve: {profile: base}\n", "", "say which one to start: base, spec"),
     ],
 )
 def test_the_watched_pair_must_make_sense(change: str, with_: str, expected: str) -> None:
     assert change in PAIR
     with pytest.raises(ConfigError, match=expected):
         load_text(PAIR.replace(change, with_), name="f", environment={})
+
+
+def with_auto_spec(more: str) -> str:
+    return PAIR.replace("baseline: base}", f"baseline: base, {more}}}")
+
+
+def test_with_a_pair_the_profile_to_start_from_may_be_left_out() -> None:
+    text = PAIR.replace("serve: {profile: base}\n", "")
+    assert load_text(text, name="f", environment={}).config.serve.profile == ""
+    alone = text.replace("auto_spec: {speculative: spec, baseline: base}\n", "")
+    with pytest.raises(ConfigError, match="say which one to start: base, spec"):
+        load_text(alone, name="f", environment={})
+
+
+def test_maintenance_windows_are_read() -> None:
+    windows = (
+        'maintenance: [{days: mon-fri, from: "22:00", to: "06:00", switches: only},'
+        ' {from: "10:00", to: "11:00", switches: forced, profile: base}]'
+    )
+    config = load_text(with_auto_spec(windows), name="f", environment={}).config
+    first, second = config.auto_spec.maintenance
+    assert (first.days, first.begin, first.end, first.switches) == (
+        "mon-fri",
+        "22:00",
+        "06:00",
+        "only",
+    )
+    assert (second.days, second.profile) == ("daily", "base")
+    again = load_text(json.dumps(written(config)), name="f", environment={}).config
+    assert again == config, "what `config show` prints can be loaded"
+
+
+@pytest.mark.parametrize(
+    ("window", "expected"),
+    [
+        ('{from: "2:00", to: "03:00", switches: never}', r"0\.from: '2:00' is not a time of day"),
+        ("{from: 02:00, to: 05:00, switches: never}", "from"),
+        ('{from: "02:00", to: "03:00", switches: nope}', r"0\.switches: must be"),
+        ('{from: "02:00", to: "03:00"}', "a key is missing here"),
+        ('{days: monday, from: "02:00", to: "03:00", switches: never}', "write days as mon-fri"),
+        ('{from: "02:00", to: "03:00", switches: forced}', "`profile` is set for"),
+        ('{from: "02:00", to: "03:00", switches: never, profile: base}', "`profile` is set for"),
+        ('{from: "02:00", to: "03:00", switches: forced, profile: bose}', "did you mean base"),
+        ('{from: "02:00", to: "03:00", switches: never, until: 3}', "unknown key"),
+    ],
+)
+def test_a_maintenance_window_with_a_mistake_is_refused(window: str, expected: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_text(with_auto_spec(f"maintenance: [{window}]"), name="f", environment={})
+    assert re.search(expected, str(caught.value)), caught.value
+
+
+def test_a_forced_window_names_a_profile_of_the_watchdog() -> None:
+    third = PAIR.replace("  base:", "  other: {model: m}\n  base:")
+    window = 'maintenance: [{from: "02:00", to: "03:00", switches: forced, profile: other}]'
+    text = third.replace("baseline: base}", f"baseline: base, {window}}}")
+    with pytest.raises(ConfigError, match="other is neither"):
+        load_text(text, name="f", environment={})
 
 
 def test_removed_flags_do_not_count() -> None:

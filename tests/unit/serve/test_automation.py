@@ -4,7 +4,7 @@ from typing import Any
 
 from opsctl.autospec.guards import Situation
 from opsctl.autospec.load import LoadSample
-from opsctl.config.schema import AutoSpecConfig, SustainedLoad
+from opsctl.config.auto_spec import AutoSpecConfig, SustainedLoad
 from opsctl.serve.automation import Automation
 
 CONFIG = AutoSpecConfig(
