@@ -11,6 +11,7 @@ from opsctl.bench.checks import Facts
 from opsctl.bench.counters import Counters
 from opsctl.bench.gpus import Reading
 from opsctl.bench.grid import Spot
+from opsctl.bench.prefix_cache import Hits, hits
 from opsctl.bench.results import Cell
 from opsctl.bench.traffic import Outcome
 from opsctl.bench.watch import Seen
@@ -45,6 +46,8 @@ class Measured:
     uncached: int | None
     """Prompt tokens the engine computed, by `/v1/loads`."""
     gpus: tuple[Reading, ...]
+    common_tokens: int = 0
+    """Tokens that every prompt may have in common with the others."""
 
     @property
     def open_loop(self) -> bool:
@@ -67,12 +70,14 @@ def made(measured: Measured) -> Cell:
     spot, taken, seen = measured.spot, measured.taken, measured.seen
     found = figures(taken.outcomes, taken.window or Window(0.0, 0.0))
     effective = seen.running if seen.running is not None else found.streams or None
-    hits, hits_by = cache_hits(taken.outcomes, measured.counted, measured.uncached)
+    cached = hits(taken.outcomes, measured.counted, measured.uncached, measured.common_tokens)
     accept, accept_by = accept_length(measured.counted, seen)
-    wrong = checks.reasons(_facts(measured, found, effective, hits))
+    wrong = checks.reasons(_facts(measured, found, effective, cached))
     extra = _extra(measured, found) | {
         "accept_length_by": accept_by,
-        "prefix_cache_hit_rate_by": hits_by,
+        "prefix_cache_hit_rate_by": cached.by,
+        "prefix_cache_own_hit_rate": cached.own,
+        "common_prompt_tokens": measured.common_tokens,
         "effective_concurrency_by": "client" if seen.running is None else "engine",
     }
     full = [o.tokens for o in taken.outcomes if o.ok and o.asked == measured.output_tokens]
@@ -82,14 +87,12 @@ def made(measured: Measured) -> Cell:
         seconds=found.seconds, throughput_tok_s=found.throughput, per_user_tok_s=found.per_user,
         ttft_s=found.ttft, tpot_s=found.tpot, accept_length=accept,
         effective_concurrency=effective, requests=found.requests, output_tokens_mean=_mean(full),
-        prefix_cache_hit_rate=hits, client_cpu=seen.cpu, gpus=measured.gpus, mode=measured.mode,
-        extra=extra,
+        prefix_cache_hit_rate=cached.share, client_cpu=seen.cpu,
+        gpus=measured.gpus, mode=measured.mode, extra=extra,
     )  # fmt: skip
 
 
-def _facts(
-    measured: Measured, found: Figures, effective: float | None, hits: float | None
-) -> Facts:
+def _facts(measured: Measured, found: Figures, effective: float | None, cached: Hits) -> Facts:
     taken, seen = measured.taken, measured.seen
     return Facts(
         concurrency=None if measured.open_loop else measured.spot.concurrency,
@@ -101,7 +104,7 @@ def _facts(
         client_late=seen.late,
         delays=taken.delays or (),
         counted=measured.counted,
-        cache_hits=hits,
+        cache_hits=cached.own,
         salted=measured.salted,
         fixed_length=measured.mode == "throughput",
         drained=taken.drained,
@@ -140,23 +143,6 @@ def accept_length(counted: Counters, seen: Seen) -> tuple[float | None, str | No
         return (tokens - requests) / calls, "counters"
     if seen.accept_length is not None:
         return seen.accept_length, "loads"
-    return None, None
-
-
-def cache_hits(
-    outcomes: Sequence[Outcome], counted: Counters, uncached: int | None
-) -> tuple[float | None, str | None]:
-    """Share of the prompts' tokens that came from the prefix cache, and whose word that is."""
-    asked = sum(outcome.prompt_tokens for outcome in outcomes)
-    said = [outcome.cached_tokens for outcome in outcomes if outcome.cached_tokens is not None]
-    if not asked:
-        return None, None
-    if said:
-        return sum(said) / asked, "usage"
-    if counted.cached_tokens is not None and counted.prompt_tokens:
-        return counted.cached_tokens / counted.prompt_tokens, "counters"
-    if uncached is not None:
-        return max(0.0, 1.0 - uncached / asked), "loads"
     return None, None
 
 

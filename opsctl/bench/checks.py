@@ -47,6 +47,7 @@ class Facts:
     """How long after its time each request of an open loop was sent, in seconds."""
     counted: Counters = field(default_factory=Counters)
     cache_hits: float | None = None
+    """Share of what the prompts need not have in common that came from the prefix cache."""
     salted: bool = True
     fixed_length: bool = True
     drained: bool = True
@@ -132,7 +133,7 @@ def _lengths(facts: Facts) -> Iterator[str]:
 
 def _cache(facts: Facts) -> Iterator[str]:
     if facts.salted and facts.cache_hits is not None and facts.cache_hits > CACHE_HITS:
-        yield f"the prefix cache answered {facts.cache_hits:.0%} of the prompts' tokens"
+        yield f"the prefix cache answered {facts.cache_hits:.0%} of the prompts' own tokens"
 
 
 def _enough(facts: Facts) -> Iterator[str]:

@@ -77,6 +77,7 @@ async def measure(target: Target, prompts: Prompts, way: Way, spot: Spot) -> Cel
             counted=counted,
             uncached=uncached,
             gpus=watch.gpus,
+            common_tokens=prompts.common_tokens,
         )
     )
 

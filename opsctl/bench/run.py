@@ -107,7 +107,7 @@ class Run:
         """Measure until all is done or the engine is lost; how many cells were kept."""
         async with self._visit(name) as target:
             self._folder.tell(environment.told(self._known(name), await target.info()))
-            prompts = await self._prompts(target)
+            prompts = await prompts_for(target, self._order, self._nonce)
             for number, spot in enumerate(spots, 1):
                 self._show.measuring(spot)
                 cell = await measure(target, prompts, self._order.way, spot)
@@ -118,16 +118,20 @@ class Run:
                     return number
         return len(spots)
 
-    async def _prompts(self, target: Target) -> Prompts:
-        """Prompts cut by the engine's own tokenizer; asking it is also the warm-up."""
-        first = Prompts(self._order.workload, secrets.token_hex(8), CHARACTERS_PER_TOKEN)
-        longest = max(self._order.grid.contexts)
-        sample = first.messages((0, min(longest, _SAMPLE_TOKENS), 0), 0)
-        found = await target.characters_per_token(sample)
-        return Prompts(self._order.workload, self._nonce, found or CHARACTERS_PER_TOKEN)
-
     def _known(self, name: str) -> Profile:
         return next(x for x in self._folder.result.profiles if x.name == name)
+
+
+async def prompts_for(target: Target, order: Order, nonce: str | None) -> Prompts:
+    """Prompts measured by the engine's own tokenizer; asking it is also the warm-up.
+
+    Raises PreconditionError when it does not answer.
+    """
+    first = Prompts(order.workload, secrets.token_hex(8), CHARACTERS_PER_TOKEN)
+    sample = first.messages((0, min(max(order.grid.contexts), _SAMPLE_TOKENS), 0), 0)
+    ratio = await target.characters_per_token(sample) or CHARACTERS_PER_TOKEN
+    common = max([await target.prompt_tokens(bare) for bare in first.bare()])
+    return Prompts(order.workload, nonce, ratio, common)
 
 
 def by_profile(means: Means, show: Show) -> OpenTarget:

@@ -68,13 +68,20 @@ class Target:
         return bool(await self.client.models()) and await self.settle()
 
     async def characters_per_token(self, messages: Sequence[Mapping[str, str]]) -> float | None:
-        """What its tokenizer makes of this text; also the first, uncounted request."""
+        """What its tokenizer makes of this text."""
+        tokens = await self.prompt_tokens(messages)
+        return sum(len(message["content"]) for message in messages) / tokens if tokens else None
+
+    async def prompt_tokens(self, messages: Sequence[Mapping[str, str]]) -> int:
+        """How many tokens this conversation has, template included; 0 when it does not say.
+
+        Raises PreconditionError when it does not answer.
+        """
         job = Job(self.url, self.model, max_tokens=8, api_key=self.api_key, messages=messages)
         outcome = await stream_once(self.session, job)
         if not outcome.ok:
             raise PreconditionError(f"{self.url} does not answer as it should: {outcome.why}")
-        characters = sum(len(message["content"]) for message in messages)
-        return characters / outcome.prompt_tokens if outcome.prompt_tokens else None
+        return outcome.prompt_tokens
 
     async def info(self) -> Mapping[str, object]:
         """What it says about itself; empty when it says nothing."""

@@ -132,6 +132,8 @@ class Prompts:
     workload: Workload
     nonce: str | None
     characters_per_token: float = CHARACTERS_PER_TOKEN
+    common_tokens: int = 0
+    """The most tokens that each of them has in common with others, by no fault of the salt."""
     _cache: dict[int, str] = field(default_factory=dict, compare=False)
 
     def messages(self, cell: tuple[int, int, int], number: int) -> Sequence[Message]:
@@ -145,6 +147,19 @@ class Prompts:
         _put_before(messages[-1], *before)
         _put_before(messages[0], self._salt(cell, number))
         return messages
+
+    def bare(self) -> Sequence[Sequence[Message]]:
+        """Conversations with nothing but the salt in them; one for each role that begins one.
+
+        A template may put text of its own before a user who has no system message, and some want
+        a user in any case.
+        """
+        roles = sorted({item.messages[0]["role"] for item in self.workload.items})
+        salt = self._salt((0, 0, 0), -1)
+        user = {"role": "user", "content": "?"}
+        return [
+            [{"role": role, "content": salt}, *([] if role == "user" else [user])] for role in roles
+        ]
 
     def _salt(self, cell: tuple[int, int, int], number: int) -> str:
         """A line that no other prompt begins with: a cache matches from the very first token."""

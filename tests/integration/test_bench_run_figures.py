@@ -15,10 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.bench.grid import Spot
+from opsctl.bench.grid import Grid, Spot
 from opsctl.bench.loops import Extent
 from opsctl.bench.measure import Way, measure
 from opsctl.bench.results import Cell
+from opsctl.bench.run import Order, prompts_for
 from opsctl.bench.target import Target, attach, open_session
 from opsctl.bench.workload import Item, Prompts, Workload
 from opsctl.engine.client import EngineClient
@@ -280,6 +281,22 @@ async def test_a_warm_prefix_cache_fails_the_cell_when_prompts_are_not_unique(
     assert unsalted.prefix_cache_hit_rate is not None
     assert unsalted.prefix_cache_hit_rate > 0.5
     assert unsalted.reason == ""  # asked for, and told
+
+
+async def test_a_chat_template_is_not_held_against_short_prompts(tmp_path: Path) -> None:
+    """40 tokens that all prompts begin with are two thirds of each: no fault, unlike a real hit."""
+    lies = Lies(prefix_cache=True, template=40)
+    async with lied_to(tmp_path, lies) as found:
+        order = Order(Grid(("engine",), (2,)), way(), CHAT)
+        prompts = await prompts_for(found, order, "a new nonce")
+        first = await measure(found, prompts, way(), spot(2))
+        again = await measure(found, prompts, way(), spot(2))
+    assert first.prefix_cache_hit_rate is not None
+    assert first.prefix_cache_hit_rate > 0.5
+    assert first.extra["prefix_cache_own_hit_rate"] == 0.0
+    assert "the prefix cache" not in first.reason
+    assert not again.valid
+    assert "the prefix cache answered" in again.reason
 
 
 async def test_an_answer_without_usage_is_not_counted_by_its_events(tmp_path: Path) -> None:

@@ -31,12 +31,15 @@ class Lies:
     """Answers end after so many tokens, whatever was asked."""
     prefix_cache: bool = False
     """A prompt whose begin was seen before is answered at once, and said to be cached."""
+    template: int = 0
+    """So many tokens more stand before each prompt, and are in that cache from the second on."""
     no_usage: bool = False
     no_loads: bool = False
     fail_after: int | None = None
     """From this request on, status 500."""
     requests: int = 0
-    seen: set[str] = field(default_factory=set)
+    seen: dict[str, int] = field(default_factory=dict)
+    """Begins of prompts, and how many tokens each prompt has."""
     most_at_once: int = 0
 
 
@@ -90,7 +93,6 @@ class _Proxy:
         body = json.loads(await http.read())
         begin = str(body["messages"][0]["content"])[:PREFIX]
         cached = lies.prefix_cache and begin in lies.seen
-        lies.seen.add(begin)
         if lies.shorten is not None:
             body["max_tokens"] = min(body["max_tokens"], lies.shorten)
         if cached:
@@ -98,21 +100,23 @@ class _Proxy:
         self._now += 1
         lies.most_at_once = max(lies.most_at_once, self._now)
         try:
-            return await self._stream(http, body, cached)
+            return await self._stream(http, body, begin, cached)
         finally:
             self._now -= 1
 
-    async def _stream(self, http: web.Request, body: Any, cached: bool) -> web.StreamResponse:
+    async def _stream(
+        self, http: web.Request, body: Any, begin: str, cached: bool
+    ) -> web.StreamResponse:
         url = f"{self._upstream}/v1/chat/completions"
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         async with self._session.post(url, json=body) as answer:
             await response.prepare(http)
             async for line in _late(answer.content, self._lies.jitter):
-                await response.write(self._event(line, cached))
+                await response.write(self._event(line, begin, cached))
         await response.write_eof()
         return response
 
-    def _event(self, line: bytes, cached: bool) -> bytes:
+    def _event(self, line: bytes, begin: str, cached: bool) -> bytes:
         if b'"usage"' not in line:
             return line
         if self._lies.no_usage:
@@ -120,8 +124,10 @@ class _Proxy:
         if not self._lies.prefix_cache:
             return line
         event = json.loads(line[6:])
-        tokens = event["usage"]["prompt_tokens"] if cached else 0
-        event["usage"]["prompt_tokens_details"] = {"cached_tokens": tokens}
+        usage, template = event["usage"], self._lies.template
+        tokens = self._lies.seen.setdefault(begin, usage["prompt_tokens"] + template)
+        usage["prompt_tokens"] = tokens
+        usage["prompt_tokens_details"] = {"cached_tokens": tokens - 1 if cached else template}
         return b"data: " + json.dumps(event).encode() + b"\n"
 
     def _loads(self, body: bytes) -> bytes:

@@ -62,7 +62,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
         "an answer has 10 tokens where 4 were the most",
     ),
     "the prefix cache answered": (
-        {"cache_hits": 0.4}, "the prefix cache answered 40% of the prompts' tokens",
+        {"cache_hits": 0.4}, "the prefix cache answered 40% of the prompts' own tokens",
     ),
     "hardly anything was measured": (
         {"tokens": 3.0}, "only 3 tokens in the steady window",
@@ -106,7 +106,7 @@ def test_several_faults_are_all_told_a_failed_request_first() -> None:
     failed = [outcome(ok=False, why="status 500")]
     told = reasons(facts(outcomes=failed, cache_hits=0.5, counted=Counters()))
     assert told == ["1 request failed: status 500",
-                    "the prefix cache answered 50% of the prompts' tokens"]  # fmt: skip
+                    "the prefix cache answered 50% of the prompts' own tokens"]  # fmt: skip
 
 
 def test_answers_of_unlike_length_fail_the_cells_of_both_profiles() -> None:

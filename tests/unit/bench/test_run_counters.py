@@ -8,12 +8,12 @@ import io
 import pytest
 from rich.console import Console
 
-from opsctl.bench.cells import accept_length, cache_hits
+from opsctl.bench.cells import accept_length
 from opsctl.bench.counters import Counters, read
 from opsctl.bench.progress import Shown
 from opsctl.bench.watch import Seen, Watch
 from opsctl.engine.loads import Loads
-from tests.support.bench import cell, outcome
+from tests.support.bench import cell
 
 TEXT = """\
 # HELP sglang:generation_tokens_total Generation tokens processed.
@@ -52,16 +52,6 @@ def test_accept_length_is_the_loads_word_where_there_are_no_counters() -> None:
     seen = Seen(None, 0.0, None, 2.2, 0.1, 0.0)
     assert accept_length(Counters(), seen) == (2.2, "loads")
     assert accept_length(Counters(), QUIET) == (None, None)
-
-
-def test_cache_hits_are_usages_word_first_then_counters_then_the_load() -> None:
-    counted = Counters(prompt_tokens=400.0, cached_tokens=100.0)
-    plain, told = outcome(), outcome(cached_tokens=50)
-    assert cache_hits([plain, told], counted, 180) == (0.25, "usage")
-    assert cache_hits([plain, plain], counted, 180) == (0.25, "counters")
-    assert cache_hits([plain, plain], Counters(), 180) == (pytest.approx(0.1), "loads")
-    assert cache_hits([plain], Counters(), None) == (None, None)
-    assert cache_hits([], counted, 0) == (None, None)
 
 
 def load(running: int, *, stale: bool = False) -> Loads:

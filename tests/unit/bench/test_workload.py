@@ -56,6 +56,18 @@ def test_every_profile_of_a_run_gets_the_same_prompts() -> None:
     assert content(Prompts(load("coding"), "run")) == content(Prompts(load("coding"), "run"))
 
 
+def test_a_bare_prompt_has_the_salt_alone_for_each_role_that_begins(tmp_path: Path) -> None:
+    system = {"role": "system", "content": "Be brief."}
+    user = {"role": "user", "content": "Say hello."}
+    both = own(tmp_path, {"messages": [user]}, {"messages": [system, user]}, {"prompt": "Bye."})
+    [first, second] = Prompts(both, "run").bare()
+    assert [message["role"] for message in first] == ["system", "user"]
+    assert [message["role"] for message in second] == ["user"]
+    assert first[0]["content"] == second[0]["content"]
+    assert first[0]["content"].startswith("Reference ")
+    assert not content(Prompts(both, "run"), concurrency=0).startswith(str(second[0]["content"]))
+
+
 def test_without_salt_the_prompt_is_left_alone(tmp_path: Path) -> None:
     prompts = Prompts(own(tmp_path, {"prompt": "Say hello."}), None)
     assert content(prompts) == "Say hello."
