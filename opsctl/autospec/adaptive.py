@@ -15,6 +15,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from opsctl.autospec.surface import Surface
+from opsctl.errors import OpsctlError
+
+
+class AdaptiveError(OpsctlError):
+    """An adaptive configuration of SGLang cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,27 @@ class Adaptive:
         """Return the file for `speculative-adaptive-config`."""
         content = {str(slot.batch): {"candidate_steps": list(slot.steps)} for slot in self.slots}
         return json.dumps(content, indent=1) + "\n"
+
+
+def read_slots(text: str) -> tuple[Slot, ...]:
+    """Read the slots of SGLang's file, by rising batch size; raises ValueError.
+
+    What is no batch size (a setting for all of them) is passed over, as SGLang does.
+    """
+    content = json.loads(text)
+    if not isinstance(content, Mapping):
+        raise ValueError("it is no JSON object")
+    found = []
+    for key, entry in content.items():
+        if not (key.isascii() and key.isdigit()):
+            continue
+        steps = entry.get("candidate_steps") if isinstance(entry, Mapping) else None
+        if not isinstance(steps, list) or not steps or not all(_is_step(x) for x in steps):
+            raise ValueError(f"batch size {key}: `candidate_steps` has to be a list of steps")
+        found.append(Slot(int(key), tuple(sorted(set(steps)))))
+    if not found:
+        raise ValueError("it has no batch size as a key")
+    return tuple(sorted(found, key=lambda slot: slot.batch))
 
 
 def adaptive(
@@ -100,6 +126,10 @@ def _candidates(
             )
         )
     )
+
+
+def _is_step(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _beats(left: Surface, right: Surface, batch: int, context: int) -> bool:

@@ -15,10 +15,11 @@ from opsctl.autospec.surface import Surface, mismatch
 from opsctl.bench.compare import compare
 from opsctl.bench.compare_gather import Gathered, gather, unchecked
 from opsctl.bench.compare_model import Pair, Series, Source
-from opsctl.bench.tune_adaptive import drafts, why_not
+from opsctl.bench.tune_adaptive import why_not
 from opsctl.bench.tune_marks import Marks, marks
 from opsctl.bench.tune_surfaces import surface
 from opsctl.config.schema import Config
+from opsctl.engine.capability import drafts
 from opsctl.errors import PreconditionError, UsageError
 from opsctl.profiles.fingerprint import fingerprint
 

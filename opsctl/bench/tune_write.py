@@ -8,7 +8,6 @@ configuration before it takes its place.
 from __future__ import annotations
 
 import difflib
-import hashlib
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from typing import Any, Literal
 
 import yaml
 
-from opsctl.autospec import surface_files
+from opsctl.autospec import adaptive_files, surface_files
 from opsctl.autospec.surface import Surface, SurfaceError, dump
 from opsctl.bench.tune import Tuning
 from opsctl.config.load import load
@@ -81,11 +80,10 @@ def changes(
         return tuple(found)
     adaptive = None
     if tuning.adaptive.slots:
-        text = tuning.adaptive.text()
-        mark = hashlib.sha256(text.encode()).hexdigest()[:8]
-        name = f"{config.auto_spec.speculative}-{mark}.json"
-        adaptive = places.state_dir / "adaptive" / name
-        found.append(Change(adaptive, _text(adaptive), text))
+        adaptive = adaptive_files.path_of(
+            places.state_dir, config.auto_spec.speculative, tuning.adaptive
+        )
+        found.append(Change(adaptive, _text(adaptive), tuning.adaptive.text()))
     drop_in = Change(
         places.drop_in, _text(places.drop_in), drop_in_text(tuning, config, places, adaptive)
     )

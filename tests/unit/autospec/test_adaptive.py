@@ -1,8 +1,13 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
-from opsctl.autospec.adaptive import Adaptive, adaptive
+import pytest
+
+from opsctl.autospec import adaptive_files
+from opsctl.autospec.adaptive import Adaptive, AdaptiveError, Slot, adaptive, read_slots
 from opsctl.autospec.surface import Point, Surface
 from tests.support.measured import column
 
@@ -105,3 +110,38 @@ def test_nothing_is_set_beyond_what_was_measured() -> None:
 def test_one_repeat_is_nothing_to_judge_by() -> None:
     found = adaptive(BASE, {3: surface(column("reference_host", "eagle3"), None)})
     assert (found.slots, found.why_not[:30]) == ((), "some cells have one valid repe")
+
+
+def test_a_file_is_read_back_as_it_was_written() -> None:
+    found = adaptive(BASE, {3: DRAFT})
+    assert read_slots(found.text()) == found.slots
+
+
+def test_settings_for_all_batch_sizes_are_no_slots() -> None:
+    text = '{"ema_alpha": 0.1, "8": {"candidate_steps": [0]}, "1": {"candidate_steps": [3, 1]}}'
+    assert read_slots(text) == (Slot(1, (1, 3)), Slot(8, (0,)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", '{"1": {}}', '{"1": 3}', '{"1": {"candidate_steps": [true]}}', '{"x": {}}'],
+)
+def test_what_is_no_adaptive_file_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        read_slots(text)
+
+
+def test_a_file_that_lies_there_already_is_not_written_again(tmp_path: Path) -> None:
+    found = adaptive(BASE, {3: DRAFT})
+    path = adaptive_files.save(tmp_path, "eagle3", found)
+    before = path.stat()
+    assert adaptive_files.save(tmp_path, "eagle3", found) == path
+    assert path.stat().st_mtime_ns == before.st_mtime_ns
+    path.write_text("damaged")
+    assert adaptive_files.read(adaptive_files.save(tmp_path, "eagle3", found)) == found.slots
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    for path in (tmp_path / "missing.json", tmp_path):
+        with pytest.raises(AdaptiveError, match=re.escape(str(path))):
+            adaptive_files.read(path)
