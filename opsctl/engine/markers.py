@@ -158,6 +158,10 @@ _REQUEST_LINE = re.compile(
 _WAITING = re.compile(
     _STAMP + r"(Gated launch still waiting|Still waiting|Waiting for )", re.IGNORECASE
 )
+_ADAPTIVE_OFF = re.compile(
+    # 0.5.11 to 0.5.23; a warning before logging is set up, so mostly without a stamp
+    _STAMP + r"(?:WARNING:[\w.:]* *)?(speculative_adaptive disabled: .+)"
+)
 _AFTERMATH = re.compile(
     _STAMP + r"(Received sigquit from a child|kill_process_tree called|Killed$|\s*$)"
 )
@@ -172,6 +176,12 @@ def stage_of(line: str) -> str | None:
 def cannot_listen(line: str) -> bool:
     """Whether a line (uvicorn's) says that the engine's port is taken."""
     return bool(_CANNOT_LISTEN.match(line))
+
+
+def adaptive_off(line: str) -> str | None:
+    """Return SGLang's word that it does not adapt its draft steps, and why; None elsewhere."""
+    match = _ADAPTIVE_OFF.match(line)
+    return match[1].strip()[:300] if match else None
 
 
 def is_progress(line: str) -> bool:

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from opsctl.config.schema import LaunchProfile
+from opsctl.config.schema import FlagValue, LaunchProfile
 from opsctl.engine import markers, preflight
 from opsctl.engine.client import EngineClient, EngineUnhealthy, Readiness
 from opsctl.engine.listening import stranger
@@ -25,6 +25,7 @@ from opsctl.engine.release import MemoryReader
 from opsctl.engine.tree import compiling
 from opsctl.errors import StartError
 from opsctl.profiles.fingerprint import fingerprint
+from opsctl.profiles.flags import arguments
 from opsctl.profiles.launch import command
 from opsctl.system.cgroup import Cgroup
 from opsctl.system.threads import aside
@@ -48,6 +49,8 @@ class Launch:
     memory: MemoryReader
     cgroup_parent: Cgroup | None = None
     extra_environment: Mapping[str, str] = field(default_factory=dict)
+    extra_flags: Mapping[str, FlagValue] = field(default_factory=dict)
+    """What opsctl adds to the profile's flags, after them; no part of its fingerprint."""
     gated: bool = False
     """Whether the engine waits at a gate of its own until it may take GPU memory."""
 
@@ -68,6 +71,10 @@ class RunningEngine:
     """Seconds from spawn at which each stage was reached."""
     missing_markers: tuple[str, ...] = ()
     """Expected log texts that had not shown up by ready: the start is degraded."""
+    extra_flags: Mapping[str, FlagValue] = field(default_factory=dict)
+    """As in its launch."""
+    adaptive_off: str = ""
+    """SGLang's own word that it does not adapt its draft steps although it was told to."""
     adopted: bool = False
     owns_port: bool = True
     """False once somebody else was seen to listen there: the port is not the engine's to free."""
@@ -175,10 +182,10 @@ class StartPath:
         launch = self.launch
         base = command(launch.profile, port=port, caller_environment=launch.caller_environment)
         gate = self._gate_port
-        extra = () if gate is None else ("--gated-launch-port", str(gate))
+        flags = {**launch.extra_flags} | ({} if gate is None else {"gated-launch-port": gate})
         full = replace(
             base,
-            argv=(*base.argv, *extra),
+            argv=(*base.argv, *arguments(flags)),
             environment={**base.environment, **launch.extra_environment},
         )
         # The file goes on from the last engine: its marks are not this one's.
@@ -198,6 +205,7 @@ class StartPath:
             log=log,
             memory=launch.memory,
             fingerprint=fingerprint(launch.profile),
+            extra_flags=launch.extra_flags,
         )
 
     async def _follow(self, engine: RunningEngine, arrived: Callable[[], Awaitable[bool]]) -> None:
@@ -235,6 +243,7 @@ class StartPath:
                 self._reach(stage, now - self._began)
             if markers.cannot_listen(line):
                 self._cannot_listen = line.strip()[:300]
+            engine.adaptive_off = markers.adaptive_off(line) or engine.adaptive_off
         if self.launch.profile.expect_log:
             self._seen.extend(lines)
         return any(markers.is_progress(line) for line in lines)

@@ -15,6 +15,7 @@ from opsctl.engine.start import Launch, RunningEngine, StartPath
 from opsctl.engine.stop import stop
 from opsctl.errors import OpsctlError, StartError
 from opsctl.gpu.guard import GpuGuard
+from opsctl.serve.in_engine import InEngine
 from opsctl.serve.inputs import (
     EngineLost,
     Event,
@@ -44,6 +45,8 @@ class Keeper:
         self.engine: RunningEngine | None = None
         """The engine that is up, or coming up; None between two engines."""
         self.stage = ""
+        self.in_engine: InEngine | None = None
+        """What is added to launches of one profile, so that its engine moves its draft steps."""
         self._places = places
         self._post = post
         self._record = record
@@ -98,6 +101,9 @@ class Keeper:
         ledger = self._places.simulated_gpu
         used = None if self.engine is None else self.engine.log.path
         logs = [path for path in self._places.engine_logs if path != used]
+        extra = {} if self.in_engine is None else self.in_engine.flags_for(name)
+        if extra and self.in_engine is not None:
+            self._record("engine_adapts", **self.in_engine.facts())
         return Launch(
             name=name,
             profile=profile,
@@ -108,6 +114,7 @@ class Keeper:
             memory=memory_reader(profile, config.serve, self._places, self._record),
             cgroup_parent=self._cgroup_parent,
             extra_environment={"OPSCTL_SIMULATED_GPU": str(ledger)} if simulated else {},
+            extra_flags=extra,
             gated=gated,
         )
 

@@ -105,6 +105,7 @@ class _Recovery:
             ),
             memory=self.guard(profile),
             fingerprint=self.record.fingerprint,
+            extra_flags=self.record.extra_flags,
             adopted=True,
         )
 

@@ -32,6 +32,8 @@ class EngineRecord(BaseModel):
     ready: bool
     log: str | None = None
     """Its output; None stands for the first of the state directory's two."""
+    extra_flags: dict[str, str | int | bool] = {}
+    """What opsctl added to its profile's flags."""
 
 
 class Remembered(BaseModel):

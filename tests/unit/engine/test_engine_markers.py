@@ -4,7 +4,15 @@ import json
 
 import pytest
 
-from opsctl.engine.markers import STAGES, cannot_listen, classify, is_progress, stage_of
+from opsctl.engine.markers import (
+    STAGES,
+    adaptive_off,
+    cannot_listen,
+    classify,
+    is_progress,
+    stage_of,
+)
+from tests.support.released import released_or_skip
 
 STAMP = "[2026-11-29 10:00:00] "
 RANK = "[2026-11-29 10:00:00.123 TP0] "
@@ -204,3 +212,31 @@ def test_a_taken_port_is_told_by_uvicorns_own_line_alone() -> None:
     assert cannot_listen(STAMP + line)
     assert not cannot_listen(f"{STAMP}Receive: obj=GenerateReqInput(text={line!r})")
     assert not cannot_listen("OSError: [Errno 98] Address already in use")  # may be tried again
+
+
+ADAPTIVE_OFF = (
+    "speculative_adaptive disabled: speculative_eagle_topk=4 (only topk=1 is supported). "
+    "Falling back to static speculative params."
+)
+
+
+@pytest.mark.parametrize(
+    "before", ["", "[2026-11-29 10:00:00] ", "WARNING:sglang.srt.arg_groups.speculative_hook:"]
+)
+def test_sglang_s_word_that_it_does_not_adapt_is_found(before: str) -> None:
+    """It is written before logging is set up: mostly bare, in whatever form Python gives it."""
+    assert adaptive_off(before + ADAPTIVE_OFF) == ADAPTIVE_OFF
+
+
+@pytest.mark.parametrize("before", ["Receive: obj=", '{"text": "', "[2026-11-29 10:00:00] said "])
+def test_a_prompt_that_quotes_it_does_not_turn_it_off(before: str) -> None:
+    assert adaptive_off(before + ADAPTIVE_OFF) is None
+
+
+@pytest.mark.parametrize("version", ["0.5.14", "0.5.23"])
+def test_releases_say_it_in_these_words(version: str) -> None:
+    path = released_or_skip("sglang", version) / "sglang/srt/arg_groups/speculative_hook.py"
+    source = path.read_text()
+    start, _, end = ADAPTIVE_OFF.partition("speculative_eagle_topk=4 (only topk=1 is supported)")
+    assert f'f"{start}{{reason}}' in source
+    assert end.removeprefix(". ") in source
