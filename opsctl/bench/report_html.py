@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -48,7 +49,7 @@ def _charts(panel: Panel) -> list[_Chart]:
         ("Throughput, all streams", "tok/s", _lines(panel, lambda x: x.tok_s, bounds=True), ""),
         ("Speed of one stream", "tok/s", _lines(panel, lambda x: x.per_user_tok_s), ""),
         ("Gain over the baseline", "%", _gains(panel), "bars: 95 %"),
-        ("Accept length", "tokens", _lines(panel, lambda x: x.accept_length), "tokens a step"),
+        ("Accept length", "tokens a step", _lines(panel, lambda x: x.accept_length), ""),
         (
             "Time to first token",
             "s",
@@ -135,4 +136,7 @@ def _facts(found: Report) -> Iterator[tuple[str, str]]:
 
 
 def _shown(value: object) -> str:
+    """A value as text; names in a list are counted: eight GPUs are not named eight times."""
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return ", ".join(f"{n} x {name}" if n > 1 else name for name, n in Counter(value).items())
     return value if isinstance(value, str) else json.dumps(value, default=str)

@@ -76,6 +76,13 @@ def test_the_page_shows_every_context_with_its_charts_and_findings() -> None:
     assert "context 65536: up to concurrency" in found.text
 
 
+def test_a_finding_names_its_profile_and_equal_gpus_are_counted() -> None:
+    text = Page(page(report([reference_host()]))).text
+    assert "eagle3: never on these prompts" in text
+    assert "8 x NVIDIA RTX PRO 6000 Blackwell" in text
+    assert text.count("NVIDIA RTX PRO 6000") == 1
+
+
 def test_what_was_not_measured_has_no_chart() -> None:
     assert "Accept length" not in Page(page(report([reference_host()]))).text
 
