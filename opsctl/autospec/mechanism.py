@@ -41,6 +41,8 @@ class Facts:
     """Keys other than those of speculation in which the profiles differ."""
     unmeasured: str = ""
     """Why no measurement says where drafting pays; empty when one does."""
+    observed: str = ""
+    """How an engine was seen not to follow its adaptive file; empty when none was."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,8 @@ def _in_engine(facts: Facts) -> Iterator[Obstacle]:
         yield Obstacle(f"the profiles differ in more than speculation: {keys}", firm=False)
     if facts.unmeasured:
         yield Obstacle(facts.unmeasured)
+    if facts.observed:
+        yield Obstacle(facts.observed)
 
 
 def _gated(facts: Facts) -> Iterator[Obstacle]:

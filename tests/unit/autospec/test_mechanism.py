@@ -27,6 +27,7 @@ def test_one_engine_is_taken_where_nothing_stands_against_it() -> None:
         ({"steps": None}, "profile eagle3 sets no `speculative-num-steps`"),
         ({"adapts": True}, "profile eagle3 sets `speculative-adaptive` itself"),
         ({"unmeasured": "no surface"}, "no surface"),
+        ({"observed": "the engine keeps to 3 draft steps"}, "keeps to 3 draft steps"),
         ({"release": None, "version": None}, "not known which SGLang"),
     ],
 )
