@@ -10,7 +10,7 @@ from packaging.version import InvalidVersion, Version
 
 from opsctl.doctor.checks.driver import major
 from opsctl.doctor.host import Facts, Stack
-from opsctl.doctor.model import Verdict, check, fail, ok, unknown, warn
+from opsctl.doctor.model import Check, Verdict, check, fail, ok, unknown, warn
 
 FLASHINFER = ("flashinfer-python", "flashinfer-cubin", "flashinfer-jit-cache")
 KERNELS = ("sgl-kernel", "sglang-kernel")
@@ -57,6 +57,20 @@ def cuda_tag(version: str) -> str | None:
     return found[1] if found else None
 
 
+def _of_each(
+    name: str, title: str, *, wanted: str, why: str, source: str, fix: str = _ENVIRONMENT
+) -> Callable[[Callable[[Stack], Iterator[Found]]], Check]:
+    """Make a check of a function that judges one environment."""
+
+    def make(judge: Callable[[Stack], Iterator[Found]]) -> Check:
+        return check(
+            name, title, severity="fail", reads=("stacks",), wanted=wanted, why=why,
+            source=source, fix=fix,
+        )(lambda facts: _each(facts, judge))  # fmt: skip
+
+    return make
+
+
 def _each(facts: Facts, judge: Callable[[Stack], Iterator[Found]]) -> Verdict:
     """Join what is found in every environment; the worst counts."""
     found = [(stack, status, text) for stack in facts.stacks for status, text in _one(stack, judge)]
@@ -79,107 +93,77 @@ def _one(stack: Stack, judge: Callable[[Stack], Iterator[Found]]) -> list[Found]
     return list(judge(stack))
 
 
-@check(
+@_of_each(
     "torch-cuda",
     "torch is built for CUDA 13",
-    severity="fail",
-    reads=("stacks",),
     wanted="CUDA 13",
     why="SM120 kernels of SGLang's wheels are built against CUDA 13's libraries",
     source="torch/version.py of the environment, read without importing it",
-    fix=_ENVIRONMENT,
 )
-def torch_cuda(facts: Facts) -> Verdict:
+def torch_cuda(stack: Stack) -> Iterator[Found]:
     """Read the CUDA version torch was built for."""
-
-    def judge(stack: Stack) -> Iterator[Found]:
-        if stack.torch_cuda is None:
-            yield "unknown", "no torch, or its version.py does not tell"
-        elif stack.torch_cuda == "":
-            yield "fail", "torch is built without CUDA"
-        else:
-            good = major(stack.torch_cuda) == 13
-            yield "ok" if good else "fail", f"CUDA {stack.torch_cuda}"
-
-    return _each(facts, judge)
+    if stack.torch_cuda is None:
+        yield "unknown", "no torch, or its version.py does not tell"
+    elif stack.torch_cuda == "":
+        yield "fail", "torch is built without CUDA"
+    else:
+        good = major(stack.torch_cuda) == 13
+        yield "ok" if good else "fail", f"CUDA {stack.torch_cuda}"
 
 
-@check(
+@_of_each(
     "cuda-packages",
     "All packages are of one CUDA major",
-    severity="fail",
-    reads=("stacks",),
     wanted="one CUDA major",
     why="a library of another major is not found, or two are loaded: sglang#18203",
     source="metadata of the installed packages",
-    fix=_ENVIRONMENT,
 )
-def cuda_packages(facts: Facts) -> Verdict:
+def cuda_packages(stack: Stack) -> Iterator[Found]:
     """Collect the CUDA majors of torch and NVIDIA's packages."""
-
-    def judge(stack: Stack) -> Iterator[Found]:
-        found = cuda_majors(stack)
-        counts: dict[int, list[str]] = {}
-        for name, number in sorted(found.items()):
-            counts.setdefault(number, []).append(name)
-        if not counts:
-            yield "unknown", "no package there tells its CUDA"
-        elif len(counts) == 1:
-            yield "ok", f"CUDA {next(iter(counts))} ({len(found)} packages)"
-        else:
-            fewest = min(counts, key=lambda number: len(counts[number]))
-            rest = ", ".join(
-                f"CUDA {n}: {len(x)} packages" for n, x in counts.items() if n != fewest
-            )
-            yield "fail", f"CUDA {fewest}: {', '.join(counts[fewest])}; {rest}"
-
-    return _each(facts, judge)
+    found = cuda_majors(stack)
+    counts: dict[int, list[str]] = {}
+    for name, number in sorted(found.items()):
+        counts.setdefault(number, []).append(name)
+    if not counts:
+        yield "unknown", "no package there tells its CUDA"
+    elif len(counts) == 1:
+        yield "ok", f"CUDA {next(iter(counts))} ({len(found)} packages)"
+    else:
+        fewest = min(counts, key=lambda number: len(counts[number]))
+        rest = ", ".join(f"CUDA {n}: {len(x)} packages" for n, x in counts.items() if n != fewest)
+        yield "fail", f"CUDA {fewest}: {', '.join(counts[fewest])}; {rest}"
 
 
-@check(
+@_of_each(
     "nvrtc",
     "The runtime compiler is complete",
-    severity="fail",
-    reads=("stacks",),
     wanted="libnvrtc and libnvrtc-builtins of torch's CUDA major",
     why="the first kernel compiled at run time fails, long after the start",
     source="nvidia/*/lib of the environment; https://github.com/cupy/cupy/issues/9318",
-    fix=_ENVIRONMENT,
 )
-def nvrtc(facts: Facts) -> Verdict:
+def nvrtc(stack: Stack) -> Iterator[Found]:
     """Look for both libraries by their file names."""
-
-    def judge(stack: Stack) -> Iterator[Found]:
-        wanted = major(stack.torch_cuda)
-        if wanted is None:
-            yield "unknown", "torch does not tell its CUDA"
-            return
-        names = (f"libnvrtc.so.{wanted}", f"libnvrtc-builtins.so.{wanted}.")
-        lacking = [n for n in names if not any(file.startswith(n) for file in stack.nvrtc)]
-        if lacking:
-            yield "fail", f"no {' and no '.join(name.rstrip('.') for name in lacking)}"
-        else:
-            yield "ok", f"CUDA {wanted}"
-
-    return _each(facts, judge)
+    wanted = major(stack.torch_cuda)
+    if wanted is None:
+        yield "unknown", "torch does not tell its CUDA"
+        return
+    names = (f"libnvrtc.so.{wanted}", f"libnvrtc-builtins.so.{wanted}.")
+    lacking = [n for n in names if not any(file.startswith(n) for file in stack.nvrtc)]
+    if lacking:
+        yield "fail", f"no {' and no '.join(name.rstrip('.') for name in lacking)}"
+    else:
+        yield "ok", f"CUDA {wanted}"
 
 
-@check(
+@_of_each(
     "flashinfer",
     "FlashInfer's packages are in step with each other and with SGLang",
-    severity="fail",
-    reads=("stacks",),
     wanted="flashinfer-python as SGLang pins it; cubin and jit-cache of its version, or absent",
     why="a mismatch fails at import, or at worst gives illegal memory accesses under load",
     source="metadata of the installed packages; flashinfer-ai/flashinfer issue 4337",
-    fix=_ENVIRONMENT,
 )
-def flashinfer(facts: Facts) -> Verdict:
+def flashinfer(stack: Stack) -> Iterator[Found]:
     """Compare public versions by PEP 440, and CUDA tags with torch's."""
-    return _each(facts, _flashinfer)
-
-
-def _flashinfer(stack: Stack) -> Iterator[Found]:
     main = stack.packages.get(FLASHINFER[0])
     if main is None:
         yield "fail" if FLASHINFER[0] in stack.pins else "unknown", f"no {FLASHINFER[0]}"
@@ -222,65 +206,52 @@ def _fits(stack: Stack, name: str, version: str | None = None) -> bool | None:
         return None
 
 
-@check(
+@_of_each(
     "kernel-package",
     "SGLang's kernels are of the version it requires",
-    severity="fail",
-    reads=("stacks",),
     wanted="sgl-kernel or sglang-kernel as SGLang pins it",
     why="the engine refuses to start, or calls a kernel that is not there",
     source="metadata of the installed packages",
-    fix=_ENVIRONMENT,
 )
-def kernel_package(facts: Facts) -> Verdict:
+def kernel_package(stack: Stack) -> Iterator[Found]:
     """Compare the kernels' version with the pin."""
-
-    def judge(stack: Stack) -> Iterator[Found]:
-        wanted = [name for name in KERNELS if name in stack.pins]
-        if not wanted:
-            yield "unknown", "this SGLang pins no kernel package"
-        for name in wanted:
-            version = stack.packages.get(name)
-            if version is None:
-                yield "fail", f"{name} is not installed"
-            elif (fits := _fits(stack, name)) is None:
-                yield "unknown", f"{name} {version}: {stack.pins[name]} cannot be compared"
-            else:
-                pin = "" if fits else f", SGLang {stack.sglang} pins {stack.pins[name]}"
-                yield "ok" if fits else "fail", f"{name} {version}{pin}"
-
-    return _each(facts, judge)
+    wanted = [name for name in KERNELS if name in stack.pins]
+    if not wanted:
+        yield "unknown", "this SGLang pins no kernel package"
+    for name in wanted:
+        version = stack.packages.get(name)
+        if version is None:
+            yield "fail", f"{name} is not installed"
+        elif (fits := _fits(stack, name)) is None:
+            yield "unknown", f"{name} {version}: {stack.pins[name]} cannot be compared"
+        else:
+            pin = "" if fits else f", SGLang {stack.sglang} pins {stack.pins[name]}"
+            yield "ok" if fits else "fail", f"{name} {version}{pin}"
 
 
-@check(
+@_of_each(
     "patches",
     "The patches that profiles require are applied",
-    severity="fail",
-    reads=("stacks",),
     wanted="required ones applied or not needed, none drifted",
     why="`opsctl serve` refuses a profile without its patches; a drifted file is in no known state",
     source="digests of the installed files; `opsctl patch status`",
     fix="opsctl patch apply --required",
 )
-def patches(facts: Facts) -> Verdict:
+def patches(stack: Stack) -> Iterator[Found]:
     """Judge the state of every patch of this opsctl."""
-
-    def judge(stack: Stack) -> Iterator[Found]:
-        states = stack.patches
-        missing = [n for n in sorted(stack.required) if states.get(n) not in _SATISFIED]
-        drifted = [name for name, state in states.items() if state == "drifted"]
-        applied = [name for name, state in states.items() if state == "applied"]
-        if missing:
-            told = ", ".join(f"{name}: {states.get(name, 'no such patch')}" for name in missing)
-            yield "fail", f"required, but {told}"
-        elif drifted:
-            yield "warn", f"drifted: {', '.join(drifted)}"
-        elif not states:
-            yield "unknown", "neither SGLang nor FlashInfer is there"
-        else:
-            yield "ok", f"applied: {', '.join(applied) or 'none'}"
-
-    return _each(facts, judge)
+    states = stack.patches
+    missing = [n for n in sorted(stack.required) if states.get(n) not in _SATISFIED]
+    drifted = [name for name, state in states.items() if state == "drifted"]
+    applied = [name for name, state in states.items() if state == "applied"]
+    if missing:
+        told = ", ".join(f"{name}: {states.get(name, 'no such patch')}" for name in missing)
+        yield "fail", f"required, but {told}"
+    elif drifted:
+        yield "warn", f"drifted: {', '.join(drifted)}"
+    elif not states:
+        yield "unknown", "neither SGLang nor FlashInfer is there"
+    else:
+        yield "ok", f"applied: {', '.join(applied) or 'none'}"
 
 
 CHECKS = (torch_cuda, cuda_packages, nvrtc, flashinfer, kernel_package, patches)
