@@ -11,11 +11,13 @@ LEAST_COOLDOWN = 5.0
 
 @dataclass(frozen=True)
 class GuardRules:
-    """Limits on automatic switches; `dwell` in seconds from ready."""
+    """Limits on automatic switches, in seconds; `dwell` from ready."""
 
     dwell: float
     switches_per_hour: int
     observe: bool = False
+    cooldown: float = 0.0
+    """After a switch that was cancelled; the dwell, when that is more."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ def _cooldown(rules: GuardRules, situation: Situation, now: float) -> tuple[Veto
     """Each cancelled drain kept clients waiting for nothing: try again ever more seldom."""
     if situation.cancelled_at is None:
         return ()
-    pause = min(max(rules.dwell, LEAST_COOLDOWN) * 2 ** min(situation.cancellations, 10), HOUR)
+    pause = min(max(rules.dwell, rules.cooldown, LEAST_COOLDOWN) * 2 ** min(situation.cancellations, 10), HOUR)
     until = situation.cancelled_at + pause
     if now >= until:
         return ()

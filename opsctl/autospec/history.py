@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from opsctl.autospec.load import LoadSample
@@ -51,6 +51,10 @@ class SetUp:
     why: Why
     plan: Plan
     restored: int = 0
+
+    def told(self, samples: int) -> SetUp:
+        """Return it with the number of samples that the policy was told first."""
+        return replace(self, restored=samples)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +122,7 @@ def line(record: Record) -> str:
             body |= {part: getattr(record, part) for part in parts if record.stage == "done"}
             return _line({"t": record.time, "w": record.wall, "switch": body})
         case Decided():
-            decision = record.decision
+            decision = finite(record.decision)
             body = {"action": decision.action, "profile": decision.profile}
             body |= {"reason": decision.reason, "numbers": dict(decision.numbers)}
             body |= {"change": decision.change, "vetoes": list(record.vetoes)}
@@ -145,6 +149,15 @@ def carried_over(seen: Seen, setup: SetUp, boot: str) -> Seen:
     sample = seen.sample
     moved = {key: getattr(sample, key) for key in LoadSample.__slots__} | {"time": time}
     return Seen(LoadSample(**moved), seen.serving, seen.wall, seen.asked)
+
+
+def finite(decision: Decision) -> Decision:
+    """Return a decision as JSON can hold it: what is not a finite number is unknown."""
+    numbers = {
+        key: None if value is not None and not math.isfinite(value) else value
+        for key, value in decision.numbers.items()
+    }
+    return replace(decision, numbers=numbers)
 
 
 def _line(document: Mapping[str, object]) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+
+from opsctl.observe.rotating import RotatingFile
 
 
 class Journal:
@@ -28,8 +29,7 @@ class Journal:
         self.path = path
         self._echo = echo
         self.dropped = 0
-        self._max_bytes = max_bytes
-        self._keep = keep
+        self._file = RotatingFile(path, max_bytes=max_bytes, keep=keep)
 
     def record(self, event: str, **facts: object) -> None:
         """Append one event; `facts` become members beside `time` (UTC) and `event`."""
@@ -39,35 +39,11 @@ class Journal:
         line = json.dumps(entry, default=str) + "\n"
         self._echo(sentence(entry))
         try:
-            self._rotate_when_full(len(line))
-            with open(self.path, "a", encoding="utf-8", opener=_private) as file:
-                file.write(line)
+            self._file.append(line)
         except OSError:
             self.dropped += 1
         else:
             self.dropped = 0
-
-    def _rotate_when_full(self, incoming: int) -> None:
-        try:
-            size = self.path.stat().st_size
-        except FileNotFoundError:
-            return
-        if size + incoming <= self._max_bytes:
-            return
-        for number in range(self._keep - 1, 0, -1):
-            older = rotated(self.path, number)
-            if older.exists():
-                older.replace(rotated(self.path, number + 1))
-        self.path.replace(rotated(self.path, 1))
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
-
-
-def rotated(path: Path, number: int) -> Path:
-    """Name of the `number`-th rotated file of `path`; 1 is the youngest."""
-    return path.with_name(f"{path.name}.{number}")
 
 
 def timestamp() -> str:

@@ -3,7 +3,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from opsctl.observe.events import Journal, parse_lines, rotated
+from opsctl.observe.events import Journal, parse_lines
+from opsctl.observe.rotating import rotated
 
 
 def test_an_event_is_one_line_with_time_name_and_facts(tmp_path: Path) -> None:
