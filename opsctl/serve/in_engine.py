@@ -7,33 +7,28 @@ still its own.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.autospec import adaptive_files
-from opsctl.autospec.adaptive import Adaptive, AdaptiveError, Slot
+from opsctl.autospec.adaptive import Adaptive, Slot
 from opsctl.config.flags import canonical
 from opsctl.config.names import expand_home
 from opsctl.config.schema import Config, FlagValue
 from opsctl.engine.capability import ADAPTIVE, ADAPTIVE_FILE, STEPS, steps_of
 from opsctl.engine.start import RunningEngine
-from opsctl.serve.steps import Report, Steps, Verdict, table
+from opsctl.serve.steps import Steps, table
 
 
 @dataclass(frozen=True)
 class InEngine:
-    """What is added to the launches of one profile."""
+    """What is added to the launches of `profile`, and to no other."""
 
     profile: str
     slots: tuple[Slot, ...]
     path: Path
     flags: Mapping[str, FlagValue]
-
-    def flags_for(self, profile: str) -> Mapping[str, FlagValue]:
-        """Return what is added to a launch of `profile`; nothing to any other one."""
-        return self.flags if profile == self.profile else {}
 
     def facts(self) -> dict[str, object]:
         """Return what is recorded of such a launch."""
@@ -77,38 +72,6 @@ def watcher(engine: RunningEngine, home: str | None = None) -> Steps | None:
     if engine.adaptive_off:
         found.told(engine.adaptive_off)
     return found
-
-
-class Follower:
-    """Watches the draft steps of one engine, and tells when the verdict on them changes.
-
-    `steps` is None for an engine that has no adaptive file, or one that cannot be read any more.
-    """
-
-    def __init__(self, engine: RunningEngine, record: Callable[..., None]) -> None:
-        self._profile = engine.name
-        self._record = record
-        self._told: Verdict = "unknown"
-        self.steps: Steps | None = None
-        try:
-            self.steps = watcher(engine, os.environ.get("HOME"))
-        except AdaptiveError as error:
-            record("adaptive_unreadable", profile=engine.name, why=error.message)
-        self._tell()
-
-    def see(self, now: float, report: Report) -> None:
-        """Take in what the engine's metrics say."""
-        if self.steps is not None:
-            self.steps.see(now, report)
-            self._tell()
-
-    def _tell(self) -> None:
-        steps = self.steps
-        if steps is None or steps.verdict == self._told:
-            return
-        self._told = steps.verdict
-        event = "adaptive_static" if steps.verdict == "static" else "adaptive_follows"
-        self._record(event, profile=self._profile, evidence=steps.evidence)
 
 
 def _middle(slots: tuple[Slot, ...]) -> int:

@@ -6,16 +6,15 @@ import asyncio
 import os
 import traceback
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 
-from opsctl.config.schema import Config, LaunchProfile, ServeConfig
+from opsctl.config.schema import Config, FlagValue, LaunchProfile, ServeConfig
 from opsctl.engine import markers
 from opsctl.engine.release import MemoryReader, SimulatedMemory
 from opsctl.engine.start import Launch, RunningEngine, StartPath
 from opsctl.engine.stop import stop
 from opsctl.errors import OpsctlError, StartError
 from opsctl.gpu.guard import GpuGuard
-from opsctl.serve.in_engine import InEngine
 from opsctl.serve.inputs import (
     EngineLost,
     Event,
@@ -45,8 +44,8 @@ class Keeper:
         self.engine: RunningEngine | None = None
         """The engine that is up, or coming up; None between two engines."""
         self.stage = ""
-        self.in_engine: InEngine | None = None
-        """What is added to launches of one profile, so that its engine moves its draft steps."""
+        self.extra_flags: Callable[[str], Mapping[str, FlagValue]] = lambda name: {}
+        """What opsctl adds to the flags of a profile."""
         self._places = places
         self._post = post
         self._record = record
@@ -101,9 +100,6 @@ class Keeper:
         ledger = self._places.simulated_gpu
         used = None if self.engine is None else self.engine.log.path
         logs = [path for path in self._places.engine_logs if path != used]
-        extra = {} if self.in_engine is None else self.in_engine.flags_for(name)
-        if extra and self.in_engine is not None:
-            self._record("engine_adapts", **self.in_engine.facts())
         return Launch(
             name=name,
             profile=profile,
@@ -114,7 +110,7 @@ class Keeper:
             memory=memory_reader(profile, config.serve, self._places, self._record),
             cgroup_parent=self._cgroup_parent,
             extra_environment={"OPSCTL_SIMULATED_GPU": str(ledger)} if simulated else {},
-            extra_flags=extra,
+            extra_flags=self.extra_flags(name),
             gated=gated,
         )
 

@@ -30,15 +30,14 @@ def engine(profile: LaunchProfile, extra: Any = None, off: str = "") -> Any:
     return SimpleNamespace(profile=profile, extra_flags=extra or {}, adaptive_off=off)
 
 
-def test_the_profile_s_own_engine_gets_two_flags_and_no_other_one_does(tmp_path: Path) -> None:
+def test_an_engine_is_started_with_two_more_flags_and_the_file(tmp_path: Path) -> None:
     found = prepare(config(), SLOTS, tmp_path)
-    flag, named, path = arguments(found.flags_for("eagle3"))
+    flag, named, path = arguments(found.flags)
     assert (flag, named) == ("--speculative-adaptive", "--speculative-adaptive-config")
     assert json.loads(Path(path).read_text()) == {
         "1": {"candidate_steps": [3]},
         "8": {"candidate_steps": [0]},
     }
-    assert found.flags_for("baseline") == {}
 
 
 def test_the_fingerprint_of_the_profile_is_not_touched(tmp_path: Path) -> None:

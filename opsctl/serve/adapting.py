@@ -1,0 +1,94 @@
+"""What a running instance knows of engines that move their own draft steps.
+
+Which engine does is a fact of its start: one that was adopted, or started before the surfaces were
+measured, does not, and one whose SGLang fell back to fixed steps only seems to. While such an
+engine serves, the watchdog switches profiles as if there were no other way.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+
+from opsctl.autospec.adaptive import AdaptiveError
+from opsctl.config.schema import FlagValue
+from opsctl.engine.start import RunningEngine
+from opsctl.serve.in_engine import InEngine, watcher
+from opsctl.serve.steps import Report, Steps, Verdict
+
+
+class Adapting:
+    """Adds the flags, follows the steps, and says what was observed of the engine that serves."""
+
+    def __init__(self, record: Callable[..., None]) -> None:
+        self.planned: InEngine | None = None
+        """What engines of the speculative profile are started with; None: nothing is added."""
+        self.observed = ""
+        """Why the engine that serves does not move its steps although it is planned; or empty."""
+        self.changed: Callable[[], None] = lambda: None
+        """Called when `observed` has changed."""
+        self.steps: Steps | None = None
+        """The steps of the engine that serves; None when they are fixed."""
+        self._record = record
+        self._engine: RunningEngine | None = None
+        self._told: Verdict = "unknown"
+        self._given_up = ""
+        self._unwatched = ""
+
+    def flags_for(self, profile: str) -> Mapping[str, FlagValue]:
+        """Return what is added to a launch of `profile`, and record it."""
+        planned = self.planned
+        if planned is None or self._given_up or profile != planned.profile:
+            return {}
+        self._record("engine_adapts", **planned.facts())
+        return planned.flags
+
+    def follow(self, engine: RunningEngine) -> None:
+        """Begin to follow an engine that has begun to serve."""
+        if engine is self._engine:
+            return
+        self._engine, self.steps, self._told = engine, None, "unknown"
+        self._unwatched = f"the engine of {engine.name} that serves was started without it"
+        try:
+            self.steps = watcher(engine, os.environ.get("HOME"))
+        except AdaptiveError as error:
+            self._unwatched = error.message
+            self._record("adaptive_unreadable", profile=engine.name, why=error.message)
+        self._judge()
+
+    def see(self, now: float, report: Report) -> None:
+        """Take in what the metrics of the engine say; `now` is monotonic seconds."""
+        if self.steps is not None:
+            self.steps.see(now, report)
+            self._judge()
+
+    def forget(self) -> None:
+        """Try again with the next engine: the configuration or SGLang may have changed."""
+        self._given_up = ""
+        self._observe()
+
+    def describe(self) -> dict[str, object] | None:
+        """Return what `opsctl status` shows; None for an engine with fixed steps."""
+        if self.steps is None:
+            return None
+        return {"verdict": self.steps.verdict, "why": self.steps.sentence()}
+
+    def _judge(self) -> None:
+        steps = self.steps
+        if steps is not None and steps.verdict != self._told:
+            self._told = steps.verdict
+            event = "adaptive_static" if steps.verdict == "static" else "adaptive_follows"
+            name = "" if self._engine is None else self._engine.name
+            self._record(event, profile=name, evidence=steps.evidence)
+            self._given_up = steps.sentence() if steps.verdict == "static" else ""
+        self._observe()
+
+    def _observe(self) -> None:
+        before, self.observed = self.observed, self._seen()
+        if self.observed != before:
+            self.changed()
+
+    def _seen(self) -> str:
+        if self._given_up:
+            return self._given_up
+        return "" if self.steps is not None else self._unwatched
