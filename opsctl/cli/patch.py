@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from opsctl.cli.loading import load_config
-from opsctl.cli.options import ConfigOption, Output, OutputOption
+from opsctl.cli.options import Output, OutputOption
 from opsctl.cli.output import emit, message
+from opsctl.cli.patch_options import Change, Chosen, DiffOption, taking
 from opsctl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,35 +28,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
 )
-
-PythonOption = Annotated[
-    str | None,
-    typer.Option(
-        "--python",
-        metavar="PATH",
-        help="Interpreter (or folder) of the environment; else that of the profiles.",
-    ),
-]
-SitePackagesOption = Annotated[
-    Path | None,
-    typer.Option("--site-packages", metavar="DIR", help="Its site-packages folder, instead."),
-]
-OnlyOption = Annotated[
-    list[str] | None, typer.Option("--only", metavar="NAME", help="This patch; may be repeated.")
-]
-AllOption = Annotated[bool, typer.Option("--all", help="Every patch that can be.")]
-DryRunOption = Annotated[
-    bool, typer.Option("--dry-run", help="Change nothing; exit code 3 when something would.")
-]
-DiffOption = Annotated[bool, typer.Option("--diff", help="Show the changed lines.")]
-CacheOption = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--jit-cache",
-        metavar="DIR",
-        help="FlashInfer's cache of the user who serves; else the caller's.",
-    ),
-]
 
 
 @app.command("list")
@@ -89,14 +62,8 @@ def show(
 
 
 @app.command()
-def status(
-    python: PythonOption = None,
-    site_packages: SitePackagesOption = None,
-    only: OnlyOption = None,
-    diff: DiffOption = False,
-    config: ConfigOption = None,
-    output: OutputOption = Output.TABLE,
-) -> None:
+@taking(Chosen)
+def status(chosen: Chosen, *, diff: DiffOption = False) -> None:
     """Show the state of every patch in an environment. Only reads; imports nothing of it.
 
     applied; applicable; not needed: the release has not the problem; superseded: it has a fix of
@@ -107,27 +74,21 @@ def status(
     from opsctl.patching.apply import look, preview
     from opsctl.patching.series import load
 
-    series, environment = load(), _environment(python, site_packages, config)
-    states = [x for x in look(series, environment) if _chosen(series, only, x.patch.name)]
+    series, environment = load(), _environment(chosen)
+    states = [x for x in look(series, environment) if _wanted(series, chosen, x.patch.name)]
     if diff:
         print_diff(preview(series, environment, [x.patch.name for x in states]))
-    print_states(environment, states, output, SCHEMA)
+    print_states(environment, states, chosen.output, SCHEMA)
 
 
 @app.command()
+@taking(Change)
 def apply(
-    python: PythonOption = None,
-    site_packages: SitePackagesOption = None,
-    only: OnlyOption = None,
-    all_: AllOption = False,
+    asked: Change,
+    *,
     required: Annotated[
         bool, typer.Option("--required", help="Those that the configured profiles require.")
     ] = False,
-    dry_run: DryRunOption = False,
-    diff: DiffOption = False,
-    jit_cache: CacheOption = None,
-    config: ConfigOption = None,
-    output: OutputOption = Output.TABLE,
 ) -> None:
     """Apply patches, and those they need: all of the selection, or nothing.
 
@@ -135,27 +96,18 @@ def apply(
     """
     from opsctl.patching.series import load
 
-    series, environment = load(), _environment(python, site_packages, config)
+    series, environment = load(), _environment(asked)
     if required:
-        only = [*(only or []), *_required(config, environment)]
-        if not only:
+        asked = replace(asked, only=[*(asked.only or []), *_required(asked, environment)])
+        if not asked.only:
             message("no profile of this environment requires a patch (`requires_patches`)")
-    names = _names(series, only, all_, chosen=required)
-    _change(series, environment, series.with_needs(names), True, dry_run, diff, jit_cache, output)
+    names = _names(series, asked, chosen=required)
+    _change(series, environment, series.with_needs(names), asked, apply=True)
 
 
 @app.command()
-def revert(
-    python: PythonOption = None,
-    site_packages: SitePackagesOption = None,
-    only: OnlyOption = None,
-    all_: AllOption = False,
-    dry_run: DryRunOption = False,
-    diff: DiffOption = False,
-    jit_cache: CacheOption = None,
-    config: ConfigOption = None,
-    output: OutputOption = Output.TABLE,
-) -> None:
+@taking(Change)
+def revert(asked: Change) -> None:
     """Take patches back: the files are again what the wheel installed, to the byte.
 
     Refused with exit code 4 when a file has drifted, when an engine runs from the environment, or
@@ -163,19 +115,13 @@ def revert(
     """
     from opsctl.patching.series import load
 
-    series, environment = load(), _environment(python, site_packages, config)
-    names = _names(series, only, all_)
-    _change(series, environment, names, False, dry_run, diff, jit_cache, output)
+    series, environment = load(), _environment(asked)
+    _change(series, environment, _names(series, asked), asked, apply=False)
 
 
 @app.command()
-def verify(
-    python: PythonOption = None,
-    site_packages: SitePackagesOption = None,
-    only: OnlyOption = None,
-    config: ConfigOption = None,
-    output: OutputOption = Output.TABLE,
-) -> None:
+@taking(Chosen)
+def verify(chosen: Chosen) -> None:
     """Check that what is applied is whole: content, changed symbols, RECORD, byte code, originals.
 
     Only reads. Exit code 4 when something is wrong.
@@ -184,12 +130,12 @@ def verify(
     from opsctl.patching.apply import check
     from opsctl.patching.series import load
 
-    series, environment = load(), _environment(python, site_packages, config)
-    states, findings = check(series, environment)
-    chosen = [x for x in states if _chosen(series, only, x.patch.name)]
-    wrong = [x for x in findings if _chosen(series, only, x.patch)]
+    series, environment = load(), _environment(chosen)
+    found, findings = check(series, environment)
+    states = [x for x in found if _wanted(series, chosen, x.patch.name)]
+    wrong = [x for x in findings if _wanted(series, chosen, x.patch)]
     more = {"findings": [{"name": x.patch, "path": x.path, "what": x.what} for x in wrong]}
-    print_states(environment, chosen, output, SCHEMA, more)
+    print_states(environment, states, chosen.output, SCHEMA, more)
     for finding in wrong:
         message(f"{finding.patch}: {finding.path} {finding.what}".replace("  ", " "))
     if wrong:
@@ -197,30 +143,23 @@ def verify(
 
 
 def _change(
-    series: Series,
-    environment: Environment,
-    names: Collection[str],
-    apply: bool,
-    dry_run: bool,
-    diff: bool,
-    caches: list[Path] | None,
-    output: Output,
+    series: Series, environment: Environment, names: Collection[str], asked: Change, *, apply: bool
 ) -> None:
     from opsctl.cli.patch_render import print_diff, print_states
     from opsctl.patching.apply import change
 
-    known = caches or _own_caches()
+    dry_run, known = asked.dry_run, asked.jit_cache or _own_caches()
     done = change(series, environment, names, apply=apply, dry_run=dry_run, caches=known)
     if done.taken_back:
         message("an interrupted change was taken back first")
-    if diff:
+    if asked.diff:
         print_diff(done.edits)
     more = {
         "dry_run": dry_run,
         "changed": [edit.path for edit in done.edits],
         "wiped": [str(path) for path in done.wiped],
     }
-    print_states(environment, done.states, output, SCHEMA, more)
+    print_states(environment, done.states, asked.output, SCHEMA, more)
     for path in done.wiped:
         message(f"{'would wipe' if dry_run else 'wiped'} the stale build {path}")
     verb = "would change" if dry_run else "changed"
@@ -240,29 +179,28 @@ def _own_caches() -> list[Path]:
     return [flashinfer_cache(os.geteuid(), os.environ)]
 
 
-def _names(
-    series: Series, only: list[str] | None, all_: bool, *, chosen: bool = False
-) -> tuple[str, ...]:
-    if all_ and only:
+def _names(series: Series, asked: Change, *, chosen: bool = False) -> tuple[str, ...]:
+    if asked.all_ and asked.only:
         raise UsageError("--all and --only exclude each other")
-    if not all_ and not only and not chosen:
+    if not asked.all_ and not asked.only and not chosen:
         raise UsageError("no patch was chosen", hint=NOTHING_CHOSEN)
-    names = [x.name for x in series.patches] if all_ else only or []
+    names = [x.name for x in series.patches] if asked.all_ else asked.only or []
     return tuple(series.patch(name).name for name in names)
 
 
-def _chosen(series: Series, only: list[str] | None, name: str) -> bool:
-    return not only or name in {series.patch(x).name for x in only}
+def _wanted(series: Series, chosen: Chosen, name: str) -> bool:
+    return not chosen.only or name in {series.patch(x).name for x in chosen.only}
 
 
-def _environment(python: str | None, site_packages: Path | None, config: str | None) -> Environment:
+def _environment(chosen: Chosen) -> Environment:
     from opsctl.patching.environment import locate
 
-    if python is not None and site_packages is not None:
+    python = chosen.python
+    if python is not None and chosen.site_packages is not None:
         raise UsageError("--python and --site-packages exclude each other")
-    if python is None and site_packages is None:
-        python = _configured(config)
-    return locate(python, site_packages)
+    if python is None and chosen.site_packages is None:
+        python = _configured(chosen.config)
+    return locate(python, chosen.site_packages)
 
 
 def _configured(config: str | None) -> str:
@@ -280,7 +218,7 @@ def _configured(config: str | None) -> str:
     )
 
 
-def _required(config: str | None, environment: Environment) -> list[str]:
+def _required(asked: Change, environment: Environment) -> list[str]:
     from opsctl.patching.preflight import required
 
-    return sorted(required(load_config(config, warn=False).config, environment))
+    return sorted(required(load_config(asked.config, warn=False).config, environment))
