@@ -14,7 +14,7 @@ from opsctl.autospec.adaptive import AdaptiveError
 from opsctl.config.schema import FlagValue
 from opsctl.engine.start import RunningEngine
 from opsctl.serve.in_engine import InEngine, watcher
-from opsctl.serve.steps import Report, Steps, Verdict
+from opsctl.serve.steps import Report, Steps, Verdict, table
 
 
 class Adapting:
@@ -40,7 +40,13 @@ class Adapting:
         planned = self.planned
         if planned is None or self._given_up or profile != planned.profile:
             return {}
-        self._record("engine_adapts", **planned.facts())
+        self._record(
+            "engine_adapts",
+            profile=profile,
+            file=str(planned.path),
+            slots=table(planned.slots),
+            flags=dict(planned.flags),
+        )
         return planned.flags
 
     def follow(self, engine: RunningEngine) -> None:
@@ -77,10 +83,13 @@ class Adapting:
         steps = self.steps
         if steps is not None and steps.verdict != self._told:
             self._told = steps.verdict
-            event = "adaptive_static" if steps.verdict == "static" else "adaptive_follows"
             name = "" if self._engine is None else self._engine.name
-            self._record(event, profile=name, evidence=steps.evidence)
-            self._given_up = steps.sentence() if steps.verdict == "static" else ""
+            if steps.verdict == "static":
+                self._record("adaptive_static", profile=name, evidence=steps.evidence)
+                self._given_up = steps.sentence()
+            else:
+                self._record("adaptive_follows", profile=name, evidence=steps.evidence)
+                self._given_up = ""
         self._observe()
 
     def _observe(self) -> None:

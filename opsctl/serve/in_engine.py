@@ -18,7 +18,7 @@ from opsctl.config.names import expand_home
 from opsctl.config.schema import Config, FlagValue
 from opsctl.engine.capability import ADAPTIVE, ADAPTIVE_FILE, STEPS, steps_of
 from opsctl.engine.start import RunningEngine
-from opsctl.serve.steps import Steps, table
+from opsctl.serve.steps import Steps
 
 
 @dataclass(frozen=True)
@@ -29,15 +29,6 @@ class InEngine:
     slots: tuple[Slot, ...]
     path: Path
     flags: Mapping[str, FlagValue]
-
-    def facts(self) -> dict[str, object]:
-        """Return what is recorded of such a launch."""
-        return {
-            "profile": self.profile,
-            "file": str(self.path),
-            "slots": table(self.slots),
-            "flags": dict(self.flags),
-        }
 
 
 def prepare(config: Config, slots: Adaptive, state_dir: Path) -> InEngine:
