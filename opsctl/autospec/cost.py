@@ -31,7 +31,7 @@ class SwitchCost:
 
 ASSUMED: Mapping[Mechanism, SwitchCost] = {
     "restart": SwitchCost(closed=240.0),
-    "gated_restart": SwitchCost(prepare=180.0, closed=60.0),
+    "gated_restart": SwitchCost(prepare=45.0, closed=60.0),
     "in_engine": SwitchCost(),
 }
 """Before a host's first own switch: eight GPUs loading 547 GB from a warm page cache."""

@@ -1,0 +1,204 @@
+"""What the policy believes: the load, the requests, how fast the profiles really are. Pure.
+
+Everything is estimated from the samples that `serve` records. Times are in seconds; all of them
+are multiples of `tempo`, so that a clock that runs faster changes nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+
+from opsctl.autospec.fluid import Service, step
+from opsctl.autospec.load import LoadSample
+from opsctl.autospec.pair import Pair
+
+MAX_GAP = 5.0
+_PRIOR_TOKENS, _PRIOR_WEIGHT = 200.0, 5.0
+_FORGET_REQUESTS = 2000.0
+_FORGET_SPEED = 300.0
+_PRIOR_SPEED = 60.0
+"""Seconds of one stream that the surface is believed for, before what is observed outweighs it."""
+_BUCKET = 300.0
+_BUCKETS = 288
+_LEAST, _MOST = 0.25, 4.0
+
+
+@dataclass
+class _Observed:
+    """Tokens that came and tokens that the surface said would come."""
+
+    came: float = 0.0
+    said: float = 0.0
+
+    def factor(self, prior: float) -> float:
+        """Return observed by predicted, where `prior` tokens came as they were said to."""
+        return min(max((self.came + prior) / (self.said + prior), _LEAST), _MOST)
+
+
+@dataclass
+class Rates:
+    """Arrivals a second: lately, and by stretches of five minutes over a day."""
+
+    tempo: float
+    fast: float = 0.0
+    slow: float = 0.0
+    seconds: float = 0.0
+    _stretch: float = 0.0
+    _arrived: float = 0.0
+    past: deque[float] = field(default_factory=lambda: deque(maxlen=_BUCKETS))
+
+    def see(self, arrived: float, seconds: float) -> None:
+        """Take in `arrived` requests over `seconds`."""
+        self.seconds += seconds
+        rate = arrived / seconds
+        self.fast += (rate - self.fast) * self._share(seconds, 60.0)
+        self.slow += (rate - self.slow) * self._share(seconds, 900.0)
+        self._stretch += seconds
+        self._arrived += arrived
+        if self._stretch >= _BUCKET * self.tempo:
+            self.past.append(self._arrived / self._stretch)
+            self._stretch = self._arrived = 0.0
+
+    def _share(self, seconds: float, constant: float) -> float:
+        """A running mean, and a plain mean before that long."""
+        return 1 - math.exp(-seconds / min(constant * self.tempo, max(self.seconds, seconds)))
+
+    def high(self, share: float = 0.95) -> float:
+        """Return the rate that this share of the last day stayed below; at least the present."""
+        ranked = sorted(self.past)
+        known = ranked[min(int(share * len(ranked)), len(ranked) - 1)] if ranked else 0.0
+        return max(known, self.fast)
+
+
+class Belief:
+    """Running estimates; `see` takes every sample once."""
+
+    def __init__(self, pair: Pair, tempo: float = 1.0) -> None:
+        self.pair = pair
+        self.tempo = tempo
+        self.rates = Rates(tempo)
+        self.known = False
+        self.queue = dict.fromkeys(pair.names, 0.0)
+        """What each profile's queue would be now, had it served all the time."""
+        self.spent = dict.fromkeys(pair.names, 0.0)
+        """Request-seconds that each would have cost so far."""
+        self.actual = 0.0
+        """Request-seconds that it has cost so far."""
+        self.elapsed = 0.0
+        """Seconds of the last step."""
+        self.arriving = 0.0
+        """Arrivals a second during the last step."""
+        self.demand = 0
+        self.context = 0.0
+        self.accepted = 1.0
+        """Accept length now, by that at measurement."""
+        self._observed = {name: _Observed() for name in pair.names}
+        self._tokens = _PRIOR_TOKENS * _PRIOR_WEIGHT
+        self._requests = _PRIOR_WEIGHT
+        self._last: LoadSample | None = None
+        self._serving: str | None = None
+        self._generated: int | None = None
+        self._said = 0.0
+
+    @property
+    def tokens(self) -> float:
+        """Output tokens of a request, on average."""
+        return self._tokens / self._requests
+
+    def factor(self, profile: str) -> float:
+        """Return how much faster a profile is than its surface says."""
+        prior = _PRIOR_SPEED * self.tempo * self.pair.speeds[profile].tok_s(1, self.context)
+        factor = self._observed[profile].factor(prior)
+        return factor * self.accepted if profile == self.pair.names[0] else factor
+
+    def service(self, profile: str) -> Service:
+        """Return how a profile serves what comes now."""
+        return Service(self.pair.speeds[profile], self.factor(profile), self.tokens, self.context)
+
+    def see(self, sample: LoadSample, serving: str | None) -> None:
+        """Take in one sample."""
+        last, self._last = self._last, sample
+        self.known = sample.demand is not None
+        self.demand = sample.demand or 0
+        self.elapsed = 0.0
+        if last is None or not 0 < sample.time - last.time <= MAX_GAP * self.tempo:
+            self._forget_counters(sample)
+            return
+        self.elapsed = sample.time - last.time
+        arrived = max(sample.arrived - last.arrived, 0)
+        self.arriving = arrived / self.elapsed
+        self.rates.see(arrived, self.elapsed)
+        self._see_requests(sample)
+        if serving is not None and serving == self._serving:
+            self._see_speed(sample, last, serving)
+        else:
+            self._forget_counters(sample)
+        self._serving = serving
+        self._see_completions(sample, last)
+        self._let_queues_run()
+        self.actual += (sample.in_flight + sample.held) * self.elapsed
+
+    def _forget_counters(self, sample: LoadSample) -> None:
+        self._generated = sample.generated
+        self._said = 0.0
+
+    def _see_requests(self, sample: LoadSample) -> None:
+        if sample.used_tokens is not None and sample.running:
+            now = sample.used_tokens / sample.running
+            share = 1 - math.exp(-self.elapsed / (120.0 * self.tempo))
+            self.context += (now - self.context) * (share if self.context else 1.0)
+
+    def _see_speed(self, sample: LoadSample, last: LoadSample, serving: str) -> None:
+        """Compare tokens that came with those the surface said would come."""
+        speculative = self.pair.names[0]
+        if serving == speculative and sample.accept_length is not None:
+            measured = self.pair.speculative.accept_length(max(_streams(sample), 1), self.context)
+            if measured:
+                share = 1 - math.exp(-self.elapsed / (60.0 * self.tempo))
+                self.accepted += (sample.accept_length / measured - self.accepted) * share
+        raw = self._raw(serving, sample, last)
+        accepted = self.accepted if serving == speculative else 1.0
+        self._said += raw * accepted * self.elapsed
+        if sample.generated is None or self._generated is None:
+            if sample.generated is not None:
+                self._forget_counters(sample)
+            return
+        came = sample.generated - self._generated
+        observed = self._observed[serving]
+        if came >= 0:
+            worth = self._said / max(self.pair.speeds[serving].capacity(self.context), 1e-9)
+            left = math.exp(-worth / (_FORGET_SPEED * self.tempo))
+            observed.came = observed.came * left + came
+            observed.said = observed.said * left + self._said
+        self._forget_counters(sample)
+
+    def _see_completions(self, sample: LoadSample, last: LoadSample) -> None:
+        """Tokens of a request: what was generated, by what was completed."""
+        if self._serving is None:
+            return
+        completed = max(sample.completed - last.completed, 0)
+        raw = self._raw(self._serving, sample, last)
+        tokens = self.factor(self._serving) * raw * self.elapsed
+        left = math.exp(-completed / _FORGET_REQUESTS)
+        self._tokens = self._tokens * left + tokens
+        self._requests = self._requests * left + completed
+
+    def _raw(self, profile: str, sample: LoadSample, last: LoadSample) -> float:
+        """The surface's tok/s between two samples."""
+        counts = [_streams(x) for x in (sample, last) if x.demand is not None]
+        speed = self.pair.speeds[profile]
+        rates = [speed.tok_s(count, self.context) for count in counts]
+        return sum(rates) / len(rates) if rates else 0.0
+
+    def _let_queues_run(self) -> None:
+        for name in self.pair.names:
+            after, spent = step(self.service(name), self.queue[name], self.arriving, self.elapsed)
+            self.queue[name] = after
+            self.spent[name] += spent
+
+
+def _streams(sample: LoadSample) -> int:
+    """Requests in the engine."""
+    return (sample.running or 0) + (sample.queued or 0)

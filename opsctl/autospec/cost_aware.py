@@ -1,0 +1,214 @@
+"""The cost-aware policy: do no harm first, then gain. Pure.
+
+It keeps account of three things in request-seconds: what serving has cost, and what each profile
+would have cost had it served all the time. From these it knows what the present choice is losing.
+A switch has a price, and so has the way back; it is made when what has been lost and may still be
+lost exceeds both, and when a mistake would still leave the whole no worse than the better profile.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from opsctl.autospec.belief import Belief
+from opsctl.autospec.cost import Costs
+from opsctl.autospec.fluid import step, switch_price
+from opsctl.autospec.load import LoadSample
+from opsctl.autospec.pair import Pair
+from opsctl.autospec.policy import Decision
+
+_PRICE_EVERY = 15.0
+"""Seconds for which a price holds."""
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Numbers of the policy; found with `make autospec-suite`, see docs/auto-spec-results.md."""
+
+    leave_share: float = 0.07
+    """Of a switch's price: the loss after which the sturdy profile is gone to."""
+    enter_share: float = 0.5
+    """Of a round trip's price: the loss after which the other profile is tried for a while."""
+    spend: float = 0.04
+    """Of what the better profile would have cost: what round trips may cost without a gain."""
+    high: float = 0.98
+    """The way back is priced at the rate that this share of the last day stayed below."""
+    confirm: float = 20.0
+    """Seconds of overload before it is believed."""
+
+
+class CostAware:
+    """See the module; `noise` is the share of speed below which two profiles count as equal."""
+
+    name = "cost_aware"
+
+    def __init__(
+        self,
+        pair: Pair,
+        costs: Costs,
+        *,
+        noise: float = 0.03,
+        tempo: float = 1.0,
+        tuning: Tuning = Tuning(),
+    ) -> None:
+        self.pair = pair
+        self.costs = costs
+        self.belief = Belief(pair, tempo)
+        self._noise = noise
+        self._tempo = tempo
+        self._tuning = tuning
+        self._lost = 0.0
+        """Since the other profile has been better: what it would have saved."""
+        self._queue = dict.fromkeys(pair.names, 0.0)
+        self._serving: str | None = None
+        self._over = 0.0
+        self._gained = 0.0
+        self._trips = 0.0
+        """Prices of the round trips so far."""
+        self._wanted: tuple[str, float] | None = None
+        self._priced_at = -math.inf
+        self._prices = (0.0, 0.0)
+        self._last_time = -math.inf
+
+    @property
+    def start(self) -> str:
+        """Profile to start from: the speculative one only where it is nowhere slower."""
+        speculative, baseline = self.pair.names
+        fast, slow = self.pair.speeds[speculative], self.pair.speeds[baseline]
+        most = min(self.pair.speculative.most, self.pair.baseline.most)
+        dominates = all(
+            fast.tok_s(n, context) * (1 + self._noise) >= slow.tok_s(n, context)
+            for context in self.pair.speculative.contexts
+            for n in range(1, most + 1)
+        )
+        return speculative if dominates else baseline
+
+    def learn(self, costs: Costs) -> None:
+        """Take over new costs of switches."""
+        self.costs = costs
+        self._priced_at = -math.inf
+
+    def see(self, sample: LoadSample, serving: str | None) -> None:
+        """See `Policy.see`."""
+        belief = self.belief
+        belief.see(sample, serving)
+        self._last_time = sample.time
+        if serving is not None and serving != self._serving:
+            self._begin_stay(serving)
+        elif serving is not None and belief.elapsed:
+            self._compare(serving)
+        self._watch_overload(serving)
+
+    def _begin_stay(self, serving: str) -> None:
+        """From here on: what would the queue be with the other profile, begun as it is now?"""
+        if self._serving is not None and self._wanted is not None:
+            self._trips += self._wanted[1]
+        self._wanted = None
+        self._serving = serving
+        self._queue = dict.fromkeys(self.pair.names, float(self.belief.demand))
+        self._lost = 0.0
+
+    def _compare(self, serving: str) -> None:
+        """Let both queues run on; what the other one saves counts, back to 0 when it does not."""
+        belief = self.belief
+        spent = {}
+        for name in self.pair.names:
+            self._queue[name], spent[name] = step(
+                belief.service(name), self._queue[name], belief.arriving, belief.elapsed
+            )
+        saved = spent[serving] - spent[self.pair.other(serving)]
+        self._lost = max(self._lost + saved, 0.0)
+        if serving != self.sturdy:
+            self._gained -= saved
+
+    def _watch_overload(self, serving: str | None) -> None:
+        """Count the seconds for which more has come than the serving profile can do."""
+        belief = self.belief
+        if serving is None or not belief.elapsed:
+            return
+        service = belief.service(serving)
+        over = (
+            belief.rates.fast > service.capacity
+            and belief.demand > 1.5 * belief.queue[self.pair.other(serving)] + 4
+        )
+        self._over = self._over + belief.elapsed if over else 0.0
+
+    @property
+    def sturdy(self) -> str:
+        """The profile that can serve more: going to it never has to be taken back in a hurry."""
+        speculative, baseline = self.pair.names
+        belief = self.belief
+        more = belief.service(speculative).capacity > belief.service(baseline).capacity
+        return speculative if more else baseline
+
+    def decide(self, serving: str, now: float) -> Decision:
+        """See `Policy.decide`."""
+        belief = self.belief
+        other = self.pair.other(serving)
+        if not belief.known or now - self._last_time > 5.0 * self._tempo:
+            return Decision("stay", serving, "the load is unknown, and unknown is not idle")
+        if self.costs.to(other).free and self.costs.to(serving).free:
+            return self._follow(serving, other)
+        go, back = self._price(serving, other, now)
+        return self._weigh(serving, other, go, back)
+
+    def _follow(self, serving: str, other: str) -> Decision:
+        """A switch costs nothing: the faster one at this load."""
+        belief = self.belief
+        streams = max(belief.demand, 1)
+        here = belief.service(serving).each(streams)
+        there = belief.service(other).each(streams)
+        numbers = {"streams": streams, "ratio": round(there / here, 3)}
+        words = f"with {streams} requests {other} has {there / here:.2f} times the speed"
+        if there > here * (1 + self._noise):
+            return Decision("switch", other, words, numbers)
+        return Decision("stay", serving, words, numbers)
+
+    def _price(self, serving: str, other: str, now: float) -> tuple[float, float]:
+        """The price of going now, and of coming back at a busy time."""
+        if now - self._priced_at >= _PRICE_EVERY * self._tempo:
+            belief = self.belief
+            here, there = belief.service(serving), belief.service(other)
+            rate = max(belief.rates.fast, belief.rates.slow)
+            go = switch_price(here, there, self.costs.to(other), belief.demand, rate)
+            high = belief.rates.high(self._tuning.high)
+            count = min(there.settled(high), 100.0)
+            back = switch_price(there, here, self.costs.to(serving), count, high)
+            self._prices, self._priced_at = (go, back), now
+        return self._prices
+
+    def _weigh(self, serving: str, other: str, go: float, back: float) -> Decision:
+        lost = self._lost
+        numbers = {"lost": round(lost, 1), "price": round(go, 1), "way_back": round(back, 1)}
+        words = f"staying on {serving} has cost {lost:.0f} request-seconds"
+        if other == self.sturdy:
+            if self._over >= self._tuning.confirm * self._tempo:
+                return self._go(serving, other, 0.0, f"{serving} is overloaded", numbers)
+            if lost >= self._tuning.leave_share * go and lost > 0:
+                return self._go(serving, other, 0.0, f"{words}; a switch costs {go:.0f}", numbers)
+            return Decision("stay", serving, f"{words}; a switch costs {go:.0f}", numbers)
+        trip = go + back
+        numbers["purse"] = round(self._purse, 1)
+        if lost >= self._tuning.enter_share * trip and lost > 0 and trip <= self._purse:
+            return self._go(serving, other, trip, f"{words}; a round trip {trip:.0f}", numbers)
+        return Decision("stay", serving, f"{words}; a round trip costs {trip:.0f}", numbers)
+
+    def _go(
+        self,
+        serving: str,
+        other: str,
+        trip: float,
+        why: str,
+        numbers: dict[str, float | int | None],
+    ) -> Decision:
+        self._wanted = other, trip
+        return Decision("switch", other, why, numbers)
+
+    @property
+    def _purse(self) -> float:
+        """What a round trip may cost: gains so far, and a share of the whole; the first is free."""
+        if not self._trips:
+            return math.inf
+        best = min(self.belief.spent.values())
+        return self._tuning.spend * best + self._gained - self._trips
