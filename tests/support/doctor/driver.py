@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import functools
-import re
 import shutil
 import tempfile
 from dataclasses import dataclass, field, replace
@@ -31,18 +30,15 @@ class FakeDriver:
     confidential: int | None = 0
     init: int = 0
     more: list[str] = field(default_factory=list)
-    """Further lines of the file `details`."""
+    """Further lines of the fake library's state."""
     block: str = ""
     """The function of libcuda that never returns."""
 
     @classmethod
     def healthy(cls, folder: Path) -> FakeDriver:
         """Eight SM120 GPUs of which nothing bad can be said."""
-        nvml = folder / "nvml"
-        nvml.mkdir()
-        for library in built():
-            (nvml / library.name).symlink_to(library)
         made = cls(FakeNvml.eight_sm120(folder))
+        (made.nvml.folder / "libcuda.so.1").symlink_to(built())
         for gpu in made.nvml.gpus:
             gpu.mig = False
         made.write()
@@ -73,8 +69,8 @@ class FakeDriver:
 
     def write(self) -> None:
         """Put the state in place."""
+        self.nvml.more = self._details()
         self.nvml.write()
-        (self.nvml.folder / "details").write_text("\n".join(self._details()) + "\n")
         (self.nvml.folder / "cuda").write_text("\n".join(self._cuda()) + "\n")
 
     def _details(self) -> list[str]:
@@ -113,20 +109,10 @@ def _milliwatts(watts: float | None) -> int:
 
 
 @functools.cache
-def built() -> tuple[Path, Path]:
-    """The compiled libraries; skips the test where there is no C compiler."""
+def built() -> Path:
+    """The compiled libcuda; skips the test where there is no C compiler."""
     folder = Path(tempfile.mkdtemp(prefix="opsctl-fake-driver-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    names = re.findall(r'_nvmlGetFunctionPointer\("(\w+)"\)', fake_nvml.bindings().read_text())
-    stubs = folder / "stubs.c"
-    stubs.write_text(
-        "".join(
-            f"int {name}(void);\nint __attribute__((weak)) {name}(void) {{ return 3; }}\n"
-            for name in sorted(set(names))
-        )
-    )
-    nvml, cuda = folder / "libnvidia-ml.so.1", folder / "libcuda.so.1"
-    include = f"-I{fake_nvml.SOURCE.parent}"
-    fake_nvml.compile_library([include, str(HERE / "details_nvml.c"), str(stubs)], nvml)
-    fake_nvml.compile_library([str(HERE / "fake_cuda.c")], cuda)
-    return nvml, cuda
+    library = folder / "libcuda.so.1"
+    fake_nvml.compile_library([str(HERE / "fake_cuda.c")], library)
+    return library

@@ -94,6 +94,8 @@ class FakeNvml:
     cuda: int = 13000
     init: int = 0
     log: bool = False
+    more: list[str] = field(default_factory=list)
+    """Further lines of the state: detail, pair, back and cc."""
     _rows: list[_Row] = field(default_factory=list)
     _rules: list[str] = field(default_factory=list)
 
@@ -204,6 +206,7 @@ class FakeNvml:
                 f"row {row.gpu} {row.kinds} {row.pid} {row.start} {row.memory} {row.shown:d} "
                 f"{row.instance[0]} {row.instance[1]} {linger} {row.ghost:d}"
             )
+        yield from self.more
         yield from self._rules
 
     @classmethod
@@ -257,7 +260,11 @@ class FakeNvml:
 
 def implemented() -> list[str]:
     """Functions that fake_nvml.c defines."""
-    return re.findall(r"^(?:nvmlReturn_t|const char \*) ?(nvml\w+)\(", SOURCE.read_text(), re.M)
+    return re.findall(
+        r"^(?:nvmlReturn_t |const char \*|GETTER\(|DETAIL_GETTER\()(nvml\w+)[(,]",
+        SOURCE.read_text(),
+        re.M,
+    )
 
 
 def bindings() -> Path:

@@ -9,12 +9,18 @@
  *       instances recovery
  *   name|uuid|bus INDEX TEXT
  *   row INDEX KINDS PID START MEMORY SHOWN GI CI LINGER_MS GHOST
+ *   detail INDEX bar1 replays power_limit power_default ecc ecc_pending uncorrected rows_pending
+ *       rows_failed compute_mode clock_reasons
+ *   pair FIRST SECOND read write atomics ancestor      (FIRST < SECOND)
+ *   back FIRST SECOND read                             (the way from SECOND to FIRST)
+ *   cc ON
  *   error INDEX FUNCTION CODE | block INDEX FUNCTION HARD | slow INDEX FUNCTION MILLISECONDS
  *
  * KINDS: 1 compute, 2 graphics, 4 mps. START: 0 for a row that is just there, else the start time
  * of the process: the row is listed while that process lives; afterwards only if GHOST, and its
  * memory is in use for LINGER_MS more (-1: for ever). SHOWN 0: memory not available. INDEX -1 in
- * error, block and slow: any GPU and none. FUNCTION without its _vN fits every version.
+ * error, block and slow: any GPU and none. FUNCTION without its _vN fits every version. What has
+ * no detail, pair or cc line is not supported.
  */
 #define _GNU_SOURCE
 #include <assert.h>
@@ -36,6 +42,12 @@ typedef void *nvmlDevice_t;
 typedef int nvmlReturn_t;
 typedef int nvmlEnableState_t;
 typedef int nvmlTemperatureSensors_t;
+typedef int nvmlMemoryErrorType_t;
+typedef int nvmlEccCounterType_t;
+typedef int nvmlComputeMode_t;
+typedef int nvmlGpuP2PCapsIndex_t;
+typedef int nvmlGpuP2PStatus_t;
+typedef int nvmlGpuTopologyLevel_t;
 typedef struct {
     char busIdLegacy[16];
     unsigned int domain, bus, device, pciDeviceId, pciSubSystemId;
@@ -74,7 +86,18 @@ typedef struct {
     nvmlReturn_t nvmlReturn;
     nvmlValue_t value;
 } nvmlFieldValue_t;
+typedef struct {
+    unsigned long long bar1Total, bar1Free, bar1Used;
+} nvmlBAR1Memory_t;
+typedef struct {
+    unsigned int environment, ccFeature, devToolsMode;
+} nvmlConfComputeSystemState_t;
 #define NVML_FI_DEV_GET_GPU_RECOVERY_ACTION 230
+#define NVML_MEMORY_ERROR_TYPE_UNCORRECTED 1
+#define NVML_VOLATILE_ECC 0
+#define NVML_P2P_CAPS_INDEX_READ 0
+#define NVML_P2P_CAPS_INDEX_WRITE 1
+#define NVML_P2P_CAPS_INDEX_ATOMICS 3
 #endif
 
 _Static_assert(sizeof(nvmlPciInfo_t) == 68, "nvmlPciInfo_t");
@@ -84,6 +107,12 @@ _Static_assert(sizeof(nvmlProcessInfo_t) == 24, "nvmlProcessInfo_t");
 _Static_assert(sizeof(nvmlUtilization_t) == 8, "nvmlUtilization_t");
 _Static_assert(sizeof(nvmlTemperature_t) == 12, "nvmlTemperature_t");
 _Static_assert(sizeof(nvmlFieldValue_t) == 40, "nvmlFieldValue_t");
+_Static_assert(sizeof(nvmlBAR1Memory_t) == 24, "nvmlBAR1Memory_t");
+_Static_assert(sizeof(nvmlConfComputeSystemState_t) == 12, "nvmlConfComputeSystemState_t");
+_Static_assert(NVML_MEMORY_ERROR_TYPE_UNCORRECTED == 1, "kind of an ECC error");
+_Static_assert(NVML_VOLATILE_ECC == 0, "since when ECC errors count");
+_Static_assert(NVML_P2P_CAPS_INDEX_READ == 0 && NVML_P2P_CAPS_INDEX_WRITE == 1 &&
+               NVML_P2P_CAPS_INDEX_ATOMICS == 3, "what two GPUs can do");
 _Static_assert(NVML_FI_DEV_GET_GPU_RECOVERY_ACTION == 230, "field of the recovery action");
 
 #define OK ((nvmlReturn_t)0)
@@ -97,18 +126,28 @@ enum { COMPUTE = 1, GRAPHICS = 2, MPS = 4 };
 #define MAX_GPUS 64
 #define MAX_ROWS 4096
 #define MAX_RULES 256
+#define MAX_PAIRS 2048
 
+struct detail {
+    int there;
+    unsigned long long bar1, uncorrected, reasons;
+    unsigned int replays, limit, usual, ecc, ecc_pending, pending, failed, mode;
+};
 struct gpu {
     int there, major, minor_capability, temperature, persistence, mig;
     unsigned long long total, reserved, used;
     unsigned int power, power_limit, utilization, generation, width, generation_max, width_max;
     unsigned int minor, instances, recovery;
+    struct detail detail;
     char name[96], uuid[96], bus[32];
 };
 struct row {
     int gpu, kinds, shown, ghost, linger;
     unsigned int pid, gi, ci;
     unsigned long long start, memory;
+};
+struct pair {
+    int first, second, back, read, write, atomics, ancestor;
 };
 struct rule {
     char what;
@@ -118,10 +157,12 @@ struct rule {
 
 static struct {
     char driver[81], library[81];
-    int cuda, init, log, gpus, rows, rules;
+    int cuda, init, log, gpus, rows, rules, pairs, has_confidential;
+    unsigned int confidential;
     struct gpu gpu[MAX_GPUS];
     struct row row[MAX_ROWS];
     struct rule rule[MAX_RULES];
+    struct pair pair[MAX_PAIRS];
 } state;
 static char folder[3072];
 static struct timespec changed;
@@ -137,6 +178,29 @@ static void find_folder(void) {
     }
 }
 
+static int take_detail(const char *line) {
+    struct detail d = {0};
+    int index;
+    if (sscanf(line, "detail %d %llu %u %u %u %u %u %llu %u %u %u %llu", &index, &d.bar1,
+               &d.replays, &d.limit, &d.usual, &d.ecc, &d.ecc_pending, &d.uncorrected, &d.pending,
+               &d.failed, &d.mode, &d.reasons) != 12 || index < 0 || index >= MAX_GPUS)
+        return 0;
+    d.there = 1;
+    state.gpu[index].detail = d;
+    return 1;
+}
+
+static int take_pair(const char *line) {
+    struct pair p = {0};
+    if (state.pairs >= MAX_PAIRS) return 0;
+    p.back = sscanf(line, "back %d %d %d", &p.first, &p.second, &p.read) == 3;
+    if (!p.back && sscanf(line, "pair %d %d %d %d %d %d", &p.first, &p.second, &p.read, &p.write,
+                          &p.atomics, &p.ancestor) != 6)
+        return 0;
+    state.pair[state.pairs++] = p;
+    return 1;
+}
+
 static void take(char *line) {
     struct gpu g = {0};
     struct row r;
@@ -148,6 +212,8 @@ static void take(char *line) {
     if (sscanf(line, "library %80s", state.library) == 1) return;
     if (sscanf(line, "cuda %d", &state.cuda) == 1) return;
     if (sscanf(line, "init %d", &state.init) == 1) return;
+    if (sscanf(line, "cc %u", &state.confidential) == 1) state.has_confidential = 1;
+    if (take_detail(line) || take_pair(line)) return;
     if (sscanf(line, "gpu %d %llu %llu %llu %d %d %u %u %d %u %u %u %u %u %u %d %d %u %u", &index,
                &g.total, &g.reserved, &g.used, &g.major, &g.minor_capability, &g.power,
                &g.power_limit, &g.temperature, &g.utilization, &g.generation, &g.width,
@@ -241,6 +307,24 @@ static int instance_of(nvmlDevice_t handle) { return (int)((size_t)handle >> 8) 
     if (index < 0 || index >= state.gpus || !state.gpu[index].there) return INVALID;     \
     const struct gpu *gpu = &state.gpu[index];                                           \
     (void)gpu
+
+/* The functions that only read one number of a GPU, and those of its details. */
+#define GETTER(function, type, value)                      \
+    nvmlReturn_t function(nvmlDevice_t device, type *to) { \
+        MEET(device);                                      \
+        *to = (type)(value);                               \
+        return OK;                                         \
+    }
+#define DETAIL(handle)                                     \
+    MEET(handle);                                          \
+    const struct detail *detail = &gpu->detail;            \
+    if (!detail->there) return NOT_SUPPORTED
+#define DETAIL_GETTER(function, type, value)               \
+    nvmlReturn_t function(nvmlDevice_t device, type *to) { \
+        DETAIL(device);                                    \
+        *to = (type)(value);                               \
+        return OK;                                         \
+    }
 
 static int alive(const struct row *row) {
     char path[64], text[1024];
@@ -366,11 +450,7 @@ nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci) {
     memcpy(pci->busId, gpu->bus, sizeof pci->busId);
     return OK;
 }
-nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t device, unsigned int *minor) {
-    MEET(device);
-    *minor = gpu->minor;
-    return OK;
-}
+GETTER(nvmlDeviceGetMinorNumber, unsigned int, gpu->minor)
 nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *minor) {
     MEET(device);
     *major = gpu->major;
@@ -419,11 +499,7 @@ nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *now, unsign
     *now = *pending = gpu->mig;
     return OK;
 }
-nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t device, unsigned int *count) {
-    MEET(device);
-    *count = 7;
-    return OK;
-}
+GETTER(nvmlDeviceGetMaxMigDeviceCount, unsigned int, 7)
 nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned int number,
                                                  nvmlDevice_t *part) {
     MEET(device);
@@ -431,16 +507,8 @@ nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned i
     *part = (nvmlDevice_t)((size_t)device | (size_t)(number + 1) << 8);
     return OK;
 }
-nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned int *milliwatts) {
-    MEET(device);
-    *milliwatts = gpu->power;
-    return OK;
-}
-nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t device, unsigned int *milliwatts) {
-    MEET(device);
-    *milliwatts = gpu->power_limit;
-    return OK;
-}
+GETTER(nvmlDeviceGetPowerUsage, unsigned int, gpu->power)
+GETTER(nvmlDeviceGetEnforcedPowerLimit, unsigned int, gpu->power_limit)
 nvmlReturn_t nvmlDeviceGetTemperatureV(nvmlDevice_t device, nvmlTemperature_t *temperature) {
     MEET(device);
     if (temperature->version != (sizeof *temperature | 1u << 24)) return WRONG_VERSION;
@@ -453,31 +521,11 @@ nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_
     utilization->memory = 0;
     return OK;
 }
-nvmlReturn_t nvmlDeviceGetPersistenceMode(nvmlDevice_t device, nvmlEnableState_t *mode) {
-    MEET(device);
-    *mode = (nvmlEnableState_t)gpu->persistence;
-    return OK;
-}
-nvmlReturn_t nvmlDeviceGetCurrPcieLinkGeneration(nvmlDevice_t device, unsigned int *generation) {
-    MEET(device);
-    *generation = gpu->generation;
-    return OK;
-}
-nvmlReturn_t nvmlDeviceGetCurrPcieLinkWidth(nvmlDevice_t device, unsigned int *width) {
-    MEET(device);
-    *width = gpu->width;
-    return OK;
-}
-nvmlReturn_t nvmlDeviceGetMaxPcieLinkGeneration(nvmlDevice_t device, unsigned int *generation) {
-    MEET(device);
-    *generation = gpu->generation_max;
-    return OK;
-}
-nvmlReturn_t nvmlDeviceGetMaxPcieLinkWidth(nvmlDevice_t device, unsigned int *width) {
-    MEET(device);
-    *width = gpu->width_max;
-    return OK;
-}
+GETTER(nvmlDeviceGetPersistenceMode, nvmlEnableState_t, gpu->persistence)
+GETTER(nvmlDeviceGetCurrPcieLinkGeneration, unsigned int, gpu->generation)
+GETTER(nvmlDeviceGetCurrPcieLinkWidth, unsigned int, gpu->width)
+GETTER(nvmlDeviceGetMaxPcieLinkGeneration, unsigned int, gpu->generation_max)
+GETTER(nvmlDeviceGetMaxPcieLinkWidth, unsigned int, gpu->width_max)
 nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldValue_t *values) {
     MEET(device);
     for (int i = 0; i < count; i++) {
@@ -488,5 +536,77 @@ nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldV
             values[i].nvmlReturn = NOT_SUPPORTED;
         }
     }
+    return OK;
+}
+
+DETAIL_GETTER(nvmlDeviceGetPcieReplayCounter, unsigned int, detail->replays)
+DETAIL_GETTER(nvmlDeviceGetPowerManagementLimit, unsigned int, detail->limit)
+DETAIL_GETTER(nvmlDeviceGetPowerManagementDefaultLimit, unsigned int, detail->usual)
+DETAIL_GETTER(nvmlDeviceGetComputeMode, nvmlComputeMode_t, detail->mode)
+DETAIL_GETTER(nvmlDeviceGetCurrentClocksEventReasons, unsigned long long, detail->reasons)
+nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory_t *memory) {
+    DETAIL(device);
+    *memory = (nvmlBAR1Memory_t){detail->bar1, detail->bar1, 0};
+    return OK;
+}
+nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t device, nvmlEnableState_t *now,
+                                  nvmlEnableState_t *later) {
+    DETAIL(device);
+    *now = (nvmlEnableState_t)detail->ecc;
+    *later = (nvmlEnableState_t)detail->ecc_pending;
+    return OK;
+}
+nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, nvmlMemoryErrorType_t type,
+                                         nvmlEccCounterType_t since, unsigned long long *count) {
+    DETAIL(device);
+    if (type != NVML_MEMORY_ERROR_TYPE_UNCORRECTED || since != NVML_VOLATILE_ECC) return INVALID;
+    *count = detail->uncorrected;
+    return OK;
+}
+nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned int *corrected,
+                                       unsigned int *uncorrected, unsigned int *pending,
+                                       unsigned int *failed) {
+    DETAIL(device);
+    *corrected = *uncorrected = 0;
+    *pending = detail->pending;
+    *failed = detail->failed;
+    return OK;
+}
+nvmlReturn_t nvmlSystemGetConfComputeState(nvmlConfComputeSystemState_t *system) {
+    nvmlReturn_t met = meet(__func__, -1);
+    if (met != OK) return met;
+    *system = (nvmlConfComputeSystemState_t){0, state.confidential, 0};
+    return state.has_confidential ? OK : NOT_SUPPORTED;
+}
+
+static const struct pair *pair_of(int one, int other, int back) {
+    int first = one < other ? one : other, second = one < other ? other : one;
+    for (int i = 0; i < state.pairs; i++) {
+        const struct pair *pair = &state.pair[i];
+        if (pair->back == back && pair->first == first && pair->second == second) return pair;
+    }
+    return NULL;
+}
+
+nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t one, nvmlDevice_t other,
+                                    nvmlGpuP2PCapsIndex_t what, nvmlGpuP2PStatus_t *status) {
+    MEET(one);
+    int second = gpu_of(other);
+    const struct pair *pair = pair_of(index, second, 0);
+    const struct pair *back = index > second ? pair_of(index, second, 1) : NULL;
+    if (what == NVML_P2P_CAPS_INDEX_READ && back != NULL) pair = back;
+    if (pair == NULL) return NOT_SUPPORTED;
+    if (what == NVML_P2P_CAPS_INDEX_READ) *status = (nvmlGpuP2PStatus_t)pair->read;
+    else if (what == NVML_P2P_CAPS_INDEX_WRITE) *status = (nvmlGpuP2PStatus_t)pair->write;
+    else if (what == NVML_P2P_CAPS_INDEX_ATOMICS) *status = (nvmlGpuP2PStatus_t)pair->atomics;
+    else return INVALID;
+    return OK;
+}
+nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t one, nvmlDevice_t other,
+                                                 nvmlGpuTopologyLevel_t *level) {
+    MEET(one);
+    const struct pair *pair = pair_of(index, gpu_of(other), 0);
+    if (pair == NULL) return NOT_SUPPORTED;
+    *level = (nvmlGpuTopologyLevel_t)pair->ancestor;
     return OK;
 }
