@@ -73,7 +73,10 @@ def _cooldown(rules: GuardRules, situation: Situation, now: float) -> tuple[Veto
     """Each cancelled drain kept clients waiting for nothing: try again ever more seldom."""
     if situation.cancelled_at is None:
         return ()
-    pause = min(max(rules.dwell, rules.cooldown, LEAST_COOLDOWN) * 2 ** min(situation.cancellations, 10), HOUR)
+    pause = min(
+        max(rules.dwell, rules.cooldown, LEAST_COOLDOWN) * 2 ** min(situation.cancellations, 10),
+        HOUR,
+    )
     until = situation.cancelled_at + pause
     if now >= until:
         return ()

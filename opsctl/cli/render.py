@@ -46,6 +46,7 @@ def _rows(document: Document) -> Iterator[tuple[str, str]]:
     )
     yield "switches", str(document["switches"])
     yield "automation", document["automation"]
+    yield from _watchdog(document.get("watchdog"))
     yield from _decision(document)
     for name, until in document["quarantine"].items():
         yield "quarantine", f"{name} until {until}"
@@ -74,12 +75,34 @@ def _engine(engine: Document | None) -> str:
     return ", ".join(parts)
 
 
+def _watchdog(watchdog: Document | None) -> Iterator[tuple[str, str]]:
+    if watchdog is None:
+        return
+    costs = ", ".join(_cost(name, cost) for name, cost in watchdog["costs"].items())
+    yield "policy", f"{watchdog['policy']}, by {watchdog['mechanism']}"
+    if watchdog["no_surface"]:
+        yield "no surface", f"{watchdog['no_surface']}; {watchdog['to_measure']}"
+    elif watchdog["surfaces"]:
+        found = (f"{s['profile']} ({s['points']} points)" for s in watchdog["surfaces"])
+        yield "surfaces", ", ".join(found)
+    if costs and watchdog["mechanism"] != "in_engine":
+        yield "a switch", costs
+
+
+def _cost(name: str, cost: Document) -> str:
+    source = f"of {cost['seen']} seen" if cost["seen"] else "assumed"
+    beside = f", {cost['prepare_s']:g} s before it" if cost["prepare_s"] else ""
+    return f"to {name}: {cost['closed_s']:g} s without an engine{beside} ({source})"
+
+
 def _decision(document: Document) -> Iterator[tuple[str, str]]:
     decision = document["last_decision"]
     if decision is not None:
         yield "decision", f"{decision['action']} ({decision['profile']}): {decision['reason']}"
         if decision["vetoes"]:
             yield "but", "; ".join(decision["vetoes"])
+        if decision.get("change"):
+            yield "would change", decision["change"]
     following = document["next_switch"]
     if following is not None:
         allowed = "allowed now" if following["allowed"] else "; ".join(following["why"])

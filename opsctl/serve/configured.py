@@ -19,8 +19,12 @@ def engine_notes(engine: RunningEngine, config: Config) -> list[str]:
     return []
 
 
-def rules(config: Config) -> Rules:
-    """The state machine's rules, from the configuration."""
+def rules(config: Config, mechanism: str | None = None) -> Rules:
+    """The state machine's rules, from the configuration.
+
+    `mechanism` is the watchdog's; None without one, and then `serve.mechanism` says.
+    """
+    by = config.serve.mechanism if mechanism in (None, "in_engine") else mechanism
     restart, auto = config.serve.restart, config.auto_spec
     named = (config.serve.profile, auto.baseline, auto.speculative)
     return Rules(
@@ -33,7 +37,7 @@ def rules(config: Config) -> Rules:
             budget_window=restart.budget_window,
         ),
         drain=lambda name: _drain_limit(config, name),
-        gated=lambda name: config.serve.mechanism == "gated_restart",
+        gated=lambda name: by == "gated_restart",
         cut_on_drain_timeout=config.serve.on_drain_timeout == "cut",
         fallbacks=tuple(dict.fromkeys(name for name in named if name in config.profiles)),
     )

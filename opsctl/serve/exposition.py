@@ -15,6 +15,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from opsctl.serve.exposition_watchdog import watchdog_metrics
 from opsctl.serve.traffic import GatewayCounters, Histogram, Traffic
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -55,6 +56,7 @@ class _Own(Collector):
         )
         yield _gauge("opsctl_engine_metrics_up", "1 when the engine's metrics are below.", self._up)
         yield from _status_metrics(self._status)
+        yield from watchdog_metrics(self._status)
 
     def _requests(self) -> Iterator[Metric]:
         counters = self._counters

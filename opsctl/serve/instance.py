@@ -23,10 +23,12 @@ from opsctl.serve.fitness import refuse_unfit
 from opsctl.serve.gateway import Gateway
 from opsctl.serve.inputs import Begin, StopAsked
 from opsctl.serve.keeper import memory_reader
+from opsctl.serve.load_journal import LoadJournal, NoJournal
 from opsctl.serve.places import Places
 from opsctl.serve.state import State
 from opsctl.serve.status import status
 from opsctl.serve.supervisor import Supervisor
+from opsctl.serve.watchdog import Watchdog
 from opsctl.system import descriptors, subreaper
 from opsctl.system.cgroup import writable_parent
 from opsctl.system.lock import lock
@@ -59,7 +61,7 @@ def apply(config: Config, wishes: Wishes) -> Config:
     if wishes.profile is not None and wishes.profile not in config.profiles:
         known = ", ".join(config.profiles)
         raise UsageError(f"no profile {wishes.profile!r}", hint=f"configured profiles: {known}")
-    if wishes.auto_spec and not (auto.speculative and auto.baseline):
+    if wishes.auto_spec and auto.policy != "always" and not (auto.speculative and auto.baseline):
         raise UsageError(
             "--auto-spec needs two profiles to switch between",
             hint="set auto_spec.speculative and auto_spec.baseline in the configuration",
@@ -67,7 +69,10 @@ def apply(config: Config, wishes: Wishes) -> Config:
     serve = serve.model_copy(
         update={
             "listen": wishes.listen or serve.listen,
-            "profile": wishes.profile or serve.profile or next(iter(config.profiles)),
+            "profile": wishes.profile
+            or serve.profile
+            or auto.baseline
+            or next(iter(config.profiles)),
         }
     )
     if wishes.observe:
@@ -77,13 +82,15 @@ def apply(config: Config, wishes: Wishes) -> Config:
 
 def run(load: Callable[[], Config], wishes: Wishes, places: Places) -> None:
     """Serve until told to stop. Raises the OpsctlError that kept it from starting or ended it."""
-    config = apply(load(), wishes)
+    written = load()
+    config = apply(written, wishes)
+    free = not (wishes.profile or written.serve.profile)
     places.create()
     descriptors.raise_limit()
     stderr = Stderr()
     with lock(places.lock, what=str(places.root)):
         try:
-            uvloop.run(_Instance(config, load, wishes, places, stderr.say).run())
+            uvloop.run(_Instance(config, load, wishes, places, stderr.say).run(free))
         finally:
             stderr.close()
 
@@ -109,10 +116,17 @@ class _Instance:
             api_key=None if key is None else resolve(key, environment=os.environ),
             record=self._journal.record,
         )
+        self._load_journal: LoadJournal | NoJournal = NoJournal()
+        if wishes.auto_spec:
+            self._load_journal = LoadJournal(places.load, failed=self._load_not_recorded)
         automation = Automation(
-            config.auto_spec, enabled=wishes.auto_spec, record=self._journal.record
+            config.auto_spec,
+            enabled=wishes.auto_spec,
+            record=self._journal.record,
+            journal=self._load_journal,
         )
         automation.paused = past.paused if past is not None else False
+        automation.book.costs = past.switch_costs() if past is not None else {}
         self._supervisor = Supervisor(
             config,
             places,
@@ -122,11 +136,15 @@ class _Instance:
             state=past.restore(boot_id()) if past is not None else State(),
             cgroup_parent=writable_parent(),
         )
+        self._watchdog = Watchdog(self._supervisor, self._load_journal, self._journal.record)
         gateway.metrics_source = self._engine_metrics
         gateway.status_source = lambda: status(self._supervisor)
 
-    async def run(self) -> None:
-        """Serve to the end; raises the error that ended it, if one did."""
+    async def run(self, free: bool) -> None:
+        """Serve to the end; raises the error that ended it, if one did.
+
+        `free`: nobody has said which profile to start with, so the policy may.
+        """
         supervisor, config = self._supervisor, self._supervisor.config
         control = Control(supervisor, self._reload)
         reaping = asyncio.ensure_future(_reap_orphans())
@@ -136,10 +154,12 @@ class _Instance:
             self._listen_to_signals()
             await control.start(self._places.socket)
             async with supervisor.announcer.patience("looking for an engine of an earlier opsctl"):
+                await self._watchdog.begin(free)
                 await self._begin()
             await supervisor.run()
         finally:
             reaping.cancel()
+            await self._watchdog.close()
             await control.close()
             await supervisor.gateway.stop()
             _ignore_signals()
@@ -187,7 +207,7 @@ class _Instance:
         """With `--auto-spec`: a profile that cannot run is told now, not when load rises."""
         config = self._supervisor.config
         for name in (config.auto_spec.speculative, config.auto_spec.baseline):
-            if self._wishes.auto_spec and name != config.serve.profile:
+            if self._wishes.auto_spec and name and name != config.serve.profile:
                 await refuse_unfit(config, name, self._journal.record)
 
     def _guard(self, profile: LaunchProfile) -> MemoryReader:
@@ -211,6 +231,7 @@ class _Instance:
             new = apply(self._load(), self._wishes)
             notes = self._supervisor.reconfigure(new)
         self._journal.record("reloaded", notes=notes)
+        self._watchdog.renew()
         return notes
 
     def _reload_quietly(self) -> None:
@@ -218,6 +239,9 @@ class _Instance:
             self._reload()
         except OpsctlError as error:
             self._journal.record("reload_refused", why=str(error))
+
+    def _load_not_recorded(self, why: str) -> None:
+        self._journal.record("load_not_recorded", why=why)
 
     async def _engine_metrics(self) -> str | None:
         engine = self._supervisor.keeper.engine

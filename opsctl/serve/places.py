@@ -35,6 +35,11 @@ class Places:
         return self.root / "events.jsonl"
 
     @property
+    def load(self) -> Path:
+        """The load journal: samples, decisions and switches of the watchdog."""
+        return self.root / "load.jsonl"
+
+    @property
     def engine_log(self) -> Path:
         """The engine's output, appended by the engine itself."""
         return self.root / "logs" / "engine.log"

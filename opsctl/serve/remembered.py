@@ -13,6 +13,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from opsctl.autospec.cost import Costs, Mechanism
+from opsctl.autospec.plan import PlannedCosts
 from opsctl.serve.failures import Failures
 from opsctl.serve.state import State
 from opsctl.system.files import write_atomic
@@ -54,6 +56,11 @@ class Remembered(BaseModel):
     failure_times: list[float] = []
     streaks: dict[str, int] = {}
     quarantine: dict[str, float] = {}
+    costs: dict[Mechanism, PlannedCosts] = {}
+
+    def switch_costs(self) -> dict[Mechanism, Costs]:
+        """What switches have cost on this host, by mechanism; a reboot does not change that."""
+        return {mechanism: costs.costs() for mechanism, costs in self.costs.items()}
 
     def restore(self, boot_id: str) -> State:
         """A fresh state with the counters that must survive opsctl's own restart."""
@@ -76,6 +83,7 @@ class Snapshot:
     pid: int
     paused: bool
     engine: Mapping[str, object] | None = field(default=None)
+    costs: Mapping[Mechanism, Costs] = field(default_factory=dict)
 
 
 def save(path: Path, snapshot: Snapshot) -> None:
@@ -98,6 +106,10 @@ def save(path: Path, snapshot: Snapshot) -> None:
         "failure_times": state.failures.times,
         "streaks": dict(state.failures.streaks),
         "quarantine": dict(state.failures.quarantine),
+        "costs": {
+            mechanism: PlannedCosts.of(costs).model_dump(mode="json")
+            for mechanism, costs in snapshot.costs.items()
+        },
     }
     write_atomic(path, json.dumps(document, indent=1), durable=False)
 

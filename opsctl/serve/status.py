@@ -6,10 +6,10 @@ import os
 from datetime import UTC, datetime, timedelta
 
 from opsctl import __version__
-from opsctl.autospec.guards import vetoes
 from opsctl.provision.places import pending
 from opsctl.serve.automation import Automation, Judgement
 from opsctl.serve.state import Phase, State
+from opsctl.serve.status_watchdog import watchdog
 from opsctl.serve.supervisor import LastFailure, Supervisor
 
 SCHEMA = "opsctl/status/v1"
@@ -36,6 +36,7 @@ def status(supervisor: Supervisor) -> Document:
         "gateway": _gateway(supervisor),
         "switches": state.switches,
         "automation": _mode(supervisor.automation),
+        "watchdog": watchdog(supervisor.automation),
         "last_decision": _decision(supervisor.automation.last, now),
         "next_switch": _next_switch(supervisor, now),
         "failures": len(state.failures.times),
@@ -104,7 +105,7 @@ def _mode(automation: Automation) -> str:
         return "off"
     if automation.paused:
         return "paused"
-    return "observe" if automation.rules.observe else "on"
+    return "observe" if automation.rules.observe or automation.blind else "on"
 
 
 def _decision(judgement: Judgement | None, now: float) -> Document | None:
@@ -116,6 +117,7 @@ def _decision(judgement: Judgement | None, now: float) -> Document | None:
         "action": decision.action,
         "profile": decision.profile,
         "reason": decision.reason,
+        "change": decision.change,
         "numbers": dict(decision.numbers),
         "vetoes": [veto.why for veto in judgement.vetoes],
     }
@@ -135,11 +137,13 @@ def _failure(failure: LastFailure | None, now: float) -> Document | None:
 def _next_switch(supervisor: Supervisor, now: float) -> Document | None:
     """When the guards would allow an automatic switch; None when automation is off."""
     automation, config = supervisor.automation, supervisor.config.auto_spec
-    if not automation.enabled:
-        return None
     serving = supervisor.state.profile
     target = config.speculative if serving == config.baseline else config.baseline
-    against = vetoes(automation.rules, supervisor.situation(), target, now)
+    if config.policy == "always":
+        target = config.always
+    if not automation.enabled or target in ("", serving):
+        return None
+    against = automation.against(target, supervisor.situation(), now)
     times = [veto.until for veto in against]
     known = [time for time in times if time is not None]
     return {

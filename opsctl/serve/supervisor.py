@@ -35,7 +35,7 @@ from opsctl.serve.notify import Notifier
 from opsctl.serve.places import Places
 from opsctl.serve.state import Phase, Rules, State
 from opsctl.serve.turns import Turns
-from opsctl.serve.watch import EngineWatch, Look
+from opsctl.serve.watch import EngineWatch, Look, gateway_sample
 from opsctl.system.cgroup import Cgroup
 from opsctl.system.procfs import boot_id
 
@@ -134,7 +134,8 @@ class Supervisor:
 
     def rules(self) -> Rules:
         """The rules of the configuration as it is now."""
-        return rules(self.config)
+        prepared = self.automation.prepared
+        return rules(self.config, None if prepared is None else prepared.choice.mechanism)
 
     def pause(self, paused: bool) -> None:
         """Turn automatic switching off or on; serving is not touched."""
@@ -151,7 +152,7 @@ class Supervisor:
     def reconfigure(self, config: Config) -> list[str]:
         """Take over a new configuration; returns what it does not change until a restart."""
         self.config = config
-        self.automation.configure(config.auto_spec, enabled=self.automation.enabled)
+        self.automation.configure(config.auto_spec)
         notes = []
         for key in ("listen", "gateway"):
             if getattr(self._started_with, key) != getattr(config.serve, key):
@@ -177,6 +178,7 @@ class Supervisor:
         match effect:
             case do.Record():
                 self.record(effect.event, **effect.facts)
+                self.automation.note(effect.event, effect.facts)
             case do.Start():
                 self.keeper.start(self.config, effect.profile, effect.generation)
             case do.StopEngine():
@@ -237,7 +239,9 @@ class Supervisor:
 
     async def _look_and_judge(self) -> None:
         watch, generation = self._watch, self.state.generation
-        if watch is None:
+        if watch is None:  # requests wait, and the policy is to know how many
+            sample = gateway_sample(self.clock(), self.gateway.counters)
+            self.automation.take(sample, None, self.situation())
             return
         look = await watch.look()
         if watch is self._watch:
@@ -245,12 +249,14 @@ class Supervisor:
 
     async def _judge(self, look: Look, generation: int) -> None:
         self.look = look
-        serving = self.state.phase in {Phase.SERVING, Phase.PREPARING}
-        self.automation.see(look.sample, self.state.profile if serving else None)
+        serves = self.state.phase in {Phase.SERVING, Phase.PREPARING}
+        serving = self.state.profile if serves else None
+        judgement = self.automation.take(
+            look.sample, serving, self.situation(), ask=look.lost is None
+        )
         if look.lost is not None:
             self.post(EngineLost(generation, *look.lost))
             return
-        judgement = self.automation.judge(self.state.profile, self.situation(), self.clock())
         if self.turns.waiting is not None:
             self._still_wanted(judgement)
         elif judgement is not None and judgement.acts:
@@ -299,7 +305,12 @@ class Supervisor:
                 "log": str(engine.log.path),
             }
         snapshot = remembered.Snapshot(
-            self.state, boot_id(), os.getpid(), self.automation.paused, record
+            self.state,
+            boot_id(),
+            os.getpid(),
+            self.automation.paused,
+            record,
+            self.automation.book.costs,
         )
         try:
             remembered.save(self.places.state, snapshot)

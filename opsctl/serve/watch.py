@@ -8,14 +8,18 @@ from dataclasses import dataclass, replace
 
 from opsctl.autospec.load import LoadSample
 from opsctl.config.schema import HealthConfig
+from opsctl.engine import gauges
 from opsctl.engine.client import Loads
 from opsctl.engine.start import RunningEngine
 from opsctl.errors import OpsctlError
+from opsctl.serve import steps
+from opsctl.serve.adapting import Adapting
 from opsctl.serve.health import ProgressWatch, Sight
+from opsctl.serve.steps import Report
 from opsctl.serve.traffic import GatewayCounters
 
-STEPS_EVERY = 2.0
-"""Seconds between looks at the draft steps in use."""
+METRICS_EVERY = 2.0
+"""Seconds between looks at the engine's metrics: draft steps in use, tokens generated."""
 PROBE_FAILURES = 2
 """Failed idle probes in a row that count as a hang."""
 
@@ -38,8 +42,10 @@ class EngineWatch:
         config: HealthConfig,
         counters: Callable[[], GatewayCounters],
         clock: Callable[[], float],
+        follower: Adapting | None = None,
     ) -> None:
         self._engine = engine
+        self._follower = follower
         self._config = config
         self._counters = counters
         self._clock = clock
@@ -48,7 +54,7 @@ class EngineWatch:
         self._next_probe = clock() + config.probe_every
         self._probe_failures = 0
         self._probe_error = ""
-        self._next_steps = clock()
+        self._next_metrics = clock()
         self._steps: int | None = None
 
     async def look(self) -> Look:
@@ -60,12 +66,22 @@ class EngineWatch:
             why = f"{', '.join(missing)} died while the main process lives"
             return Look(_sample(self._clock(), self._counters(), None), lost=("child_lost", why))
         loads = await self._engine.client.loads()
-        if self._clock() >= self._next_steps:
-            self._next_steps = self._clock() + STEPS_EVERY
-            self._steps = await self._engine.client.speculative_steps()
+        generated = None if loads is None else loads.generation_tokens_total
+        if self._clock() >= self._next_metrics:
+            self._next_metrics = self._clock() + METRICS_EVERY
+            metrics = await self._engine.client.metrics_text()
+            self._read(metrics)
+            generated = gauges.generated_tokens(metrics)
         now, counters = self._clock(), self._counters()
-        sample = _sample(now, counters, loads)
+        sample = _sample(now, counters, loads, generated)
         return Look(sample, self._steps, self._lost(now, counters, loads))
+
+    def _read(self, metrics: str | None) -> None:
+        """Take the draft steps out of an engine's metrics; None when it does not answer."""
+        report = Report() if metrics is None else steps.read(metrics)
+        self._steps = report.steps
+        if self._follower is not None and metrics is not None:
+            self._follower.see(self._clock(), report)
 
     def close(self) -> None:
         """Stop watching."""
@@ -103,14 +119,26 @@ class EngineWatch:
             self._probe_failures = 0
 
 
-def _sample(now: float, counters: GatewayCounters, loads: Loads | None) -> LoadSample:
-    """One sample; stale loads are unknown, as a stuck scheduler leaves its last numbers behind."""
-    gateway = LoadSample(
-        time=now,
+def gateway_sample(now: float, counters: GatewayCounters) -> LoadSample:
+    """What the gateway alone knows; the time is in milliseconds, as the load journal keeps it."""
+    return LoadSample(
+        time=round(now, 3),
         held=counters.held,
         in_flight=counters.in_flight,
         arrived=counters.admitted_total,
+        completed=counters.completed_total + counters.failed_total + counters.abandoned_total,
     )
+
+
+def _sample(
+    now: float, counters: GatewayCounters, loads: Loads | None, generated: int | None = None
+) -> LoadSample:
+    """One sample; stale loads are unknown, as a stuck scheduler leaves its last numbers behind.
+
+    Tokens generated are known at a look at the metrics only: an old number would look like a
+    stall.
+    """
+    gateway = replace(gateway_sample(now, counters), generated=generated)
     if loads is None or loads.stale:
         return gateway
     return replace(

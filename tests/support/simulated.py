@@ -70,6 +70,8 @@ def configuration(
             **(serve or {}),
         },
         "auto_spec": {
+            "policy": "sustained_load",
+            "mechanism": "restart",
             "speculative": "eagle3",
             "baseline": "baseline",
             "sustained_load": {"high": 8, "high_for": "2s", "low": 3, "low_for": "3s"},

@@ -14,6 +14,8 @@ import typer.main
 
 import opsctl
 from opsctl.autospec.load import LoadSample
+from opsctl.autospec.mechanism import Choice
+from opsctl.autospec.plan import Plan
 from opsctl.autospec.policy import Decision
 from opsctl.cli.main import app
 from opsctl.config.load import demo, load_text
@@ -21,7 +23,7 @@ from opsctl.engine.process import EngineProcess
 from opsctl.engine.release import UnknownMemory
 from opsctl.engine.start import RunningEngine
 from opsctl.observe.events import Journal
-from opsctl.serve.automation import Automation, Judgement
+from opsctl.serve.automation import Automation, Judgement, Prepared
 from opsctl.serve.failures import Failures
 from opsctl.serve.gateway import Gateway
 from opsctl.serve.places import Places
@@ -192,7 +194,7 @@ def test_the_kinds_of_failure_are_described() -> None:
 
 # --- status ------------------------------------------------------------------------------------
 
-OPEN_MAPPINGS = {"engine.stages", "last_decision.numbers", "quarantine"}
+OPEN_MAPPINGS = {"engine.stages", "last_decision.numbers", "quarantine", "watchdog.costs"}
 """Their keys are data."""
 TYPES: tuple[tuple[str, tuple[type, ...]], ...] = (
     ("true or false", (bool,)),
@@ -238,6 +240,8 @@ def supervisor_that_serves(directory: Path) -> Supervisor:
         state=state,
         cgroup_parent=None,
     )
+    plan = Plan(policy="cost_aware", speculative="eagle3", baseline="baseline", blind="no file")
+    automation.adopt(Prepared(plan, Choice("restart")))
     automation.last = Judgement(supervisor.clock(), decision, ())
     supervisor.last_failure = LastFailure(0.0, "eagle3", "hang", "nothing moved")
     sample = LoadSample(0.0, running=1, queued=2, accept_length=2.4)
