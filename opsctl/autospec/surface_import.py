@@ -36,8 +36,7 @@ def read(text: str, where: str, roles: Roles | None = None) -> tuple[Case, ...]:
     content = _json(text)
     if isinstance(content, dict) and "schema" in content:
         return parse(content, where)
-    # YAML forbids tabs where JSON allows them; one space for each keeps the columns.
-    root, problems = tree.parse(text if content is None else text.expandtabs(1), where, {})
+    root, problems = tree.parse(text, where, {})
     table = _Table(where, roles or Roles(), _without_number_keys(root, problems))
     cases = tuple(table.cases(root))
     if table.problems or not cases:

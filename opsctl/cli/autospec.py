@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from opsctl.cli.autospec_advise import advise
+from opsctl.cli.autospec_replay import replay
 from opsctl.cli.autospec_surface import import_table, show
 
 app = typer.Typer(
@@ -20,6 +22,8 @@ surface.command("import", short_help="Read a published table into a file of surf
     import_table
 )
 surface.command("show", short_help="Show tok/s, the ratio, and where a pair crosses.")(show)
+app.command("advise")(advise)
+app.command("replay")(replay)
 app.add_typer(surface, name="surface")
 
 
