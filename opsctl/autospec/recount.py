@@ -32,17 +32,18 @@ class Other:
 
 def recount(records: Iterable[Record], where: str, other: Other | None = None) -> dict[str, Any]:
     """Return what came out, as JSON can hold it; raises UsageError naming `where`."""
-    plans: list[Plan] = []
-    steps = list(retrace(_with(records, other, where, plans)))
-    if not plans:
+    setups: list[SetUp] = []
+    steps = list(retrace(_with(records, other, where, setups)))
+    if not setups:
         what = f"{where}: no set-up in it, so nothing tells which policy wrote it"
         raise UsageError(what, hint="`opsctl serve --auto-spec` writes load journals")
     different = [step for step in steps if step.difference]
     begin = steps[0].seen.wall if steps else 0.0
     return {
         "journal": where,
-        "policies": list(dict.fromkeys(plan.policy for plan in plans)),
+        "policies": list(dict.fromkeys(setup.plan.policy for setup in setups)),
         "recorded": other is None,
+        "whole": not setups[0].restored and setups[0].why != "again",
         "samples": len(steps),
         "asked": sum(step.decision is not None for step in steps),
         "compared": sum(step.recorded is not None for step in steps),
@@ -53,13 +54,14 @@ def recount(records: Iterable[Record], where: str, other: Other | None = None) -
 
 
 def _with(
-    records: Iterable[Record], other: Other | None, where: str, plans: list[Plan]
+    records: Iterable[Record], other: Other | None, where: str, setups: list[SetUp]
 ) -> Iterator[Record]:
+    """The records with the other policy in their set-ups, which are also put into `setups`."""
     for record in records:
         if isinstance(record, SetUp):
             plan = record.plan if other is None else _planned(record.plan, other, where)
-            plans.append(plan)
-            yield replace(record, plan=plan)
+            setups.append(replace(record, plan=plan))
+            yield setups[-1]
         else:
             yield record
 

@@ -198,6 +198,11 @@ def _journal(wanted: Wanted, plot: Path | None, output: Output) -> None:
         f"{content['samples']} samples, {content['asked']} decisions, {content['compared']} of "
         f"them recorded in words; {content['differences']} differ"
     )
+    if not content["whole"]:
+        message(
+            "note: the policy remembered more than is in these files: its first decisions may "
+            "differ for that reason"
+        )
     if first is not None:
         message(f"first difference {first['at_s']:.0f} s after the begin: {first['words']}")
     if first is not None and other is None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from opsctl.autospec import history, journal_load
 from opsctl.autospec.arrivals import Requests, synthetic
+from opsctl.autospec.cost import Costs, Mechanism, SwitchCost
 from opsctl.autospec.guards import GuardRules
 from opsctl.autospec.journal_load import is_journal
 from opsctl.autospec.pair import Pair
@@ -20,7 +21,7 @@ from opsctl.autospec.replay import MARKS, Setting, lasting, load, mechanism_cost
 from opsctl.autospec.suite import COSTS, Case, truth_of
 from opsctl.autospec.surface_sets import Roles
 from opsctl.autospec.traces import MOST_DAYS, read
-from opsctl.cli.autospec_sources import case_of, cases_of, pair_in, text_of
+from opsctl.cli.autospec_sources import case_of, cases_of, journal_text, pair_in, text_of
 from opsctl.cli.output import message
 from opsctl.errors import PreconditionError, UsageError
 
@@ -66,6 +67,22 @@ class Found:
     label: str
     rules: GuardRules = field(default_factory=lambda: GuardRules(300.0, 6))
     marks: Marks = MARKS
+    measured: Mapping[Mechanism, Costs] = field(default_factory=dict)
+    """What switches have cost on this host."""
+
+    def cost(self, mechanism: Mechanism, seconds: float | None) -> SwitchCost:
+        """Return what a switch costs: as asked for, else as measured, else as assumed.
+
+        Of the two directions the dearer one: the simulator knows one cost. Raises UsageError.
+        """
+        book = self.measured.get(mechanism, Costs(mechanism)).seen
+        seen = [book[name] for name in self.pair.names if name in book and book[name].count]
+        if seconds is None and seen and mechanism != "in_engine":
+            dearer = max((estimate.cost for estimate in seen), key=lambda cost: cost.closed)
+            count = sum(estimate.count for estimate in seen)
+            message(f"a switch takes {dearer.closed:.0f} s, learnt from {count} on this host")
+            return dearer
+        return mechanism_cost(mechanism, COSTS, seconds)
 
 
 def setting_of(wanted: Wanted, found: Found | None = None) -> Setting:
@@ -81,7 +98,7 @@ def setting_of(wanted: Wanted, found: Found | None = None) -> Setting:
         requests=requests,
         pair=found.pair,
         case=Case(trace, wanted.pattern or "as recorded", mechanism, found.label, wanted.truth),
-        cost=mechanism_cost(mechanism, COSTS, wanted.switch_seconds),
+        cost=found.cost(mechanism, wanted.switch_seconds),
         policies=wanted.policies or ("sustained_load", "cost_aware"),
         marks=found.marks,
         rules=found.rules,
@@ -146,6 +163,8 @@ def _configured(wanted: Wanted) -> tuple[Found | None, str]:
     """The configuration's measured pair; None, and why, when there is none."""
     from opsctl.autospec import surface_files
     from opsctl.config.state_dir import state_dir
+    from opsctl.serve.places import Places
+    from opsctl.serve.remembered import read as read_state
 
     if wanted.case or wanted.speculative or wanted.baseline:
         raise UsageError("--case, --speculative and --baseline choose among --surface FILE")
@@ -160,11 +179,13 @@ def _configured(wanted: Wanted) -> tuple[Found | None, str]:
     if surfaces[0] is None or surfaces[1] is None:
         return None, "the configuration's pair was never measured on this host"
     marks = spec.sustained_load
+    remembered = read_state(Places(folder).state)
     found = Found(
         Pair(surfaces[0], surfaces[1]),
         f"{spec.speculative} and {spec.baseline} as measured on this host",
         GuardRules(dwell=spec.dwell, switches_per_hour=spec.switches_per_hour),
         Marks(high=marks.high, high_for=marks.high_for, low=marks.low, low_for=marks.low_for),
+        {} if remembered is None else remembered.switch_costs(),
     )
     return found, ""
 
@@ -192,8 +213,9 @@ def journal_of(wanted: Wanted) -> tuple[Iterator[history.Record], str] | None:
     """
     if wanted.trace is None or wanted.pattern is not None:
         return None
-    text = text_of(wanted.trace)
-    return (history.parse(text.splitlines()), wanted.trace) if is_journal(text) else None
+    if not is_journal(text_of(wanted.trace)):
+        return None
+    return history.parse(journal_text(wanted.trace).splitlines()), wanted.trace
 
 
 def other_policy(wanted: Wanted) -> Other | None:
@@ -209,7 +231,8 @@ def other_policy(wanted: Wanted) -> Other | None:
 def _trace(path: str) -> Requests:
     text = text_of(path)
     if is_journal(text):
-        trace = journal_load.requests(history.parse(text.splitlines()), path)
+        records = history.parse(journal_text(path).splitlines())
+        trace = journal_load.requests(records, path)
     else:
         trace = read(text, path)
     for note in trace.notes:

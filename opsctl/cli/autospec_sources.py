@@ -39,6 +39,20 @@ def text_of(path: str) -> str:
         raise UsageError(f"{path}: not text (byte {error.start} is not UTF-8)") from error
 
 
+def journal_text(path: str) -> str:
+    """Return a file's text, and before it that of the files it was rotated into, oldest first.
+
+    Raises UsageError.
+    """
+    from opsctl.observe.rotating import rotated
+
+    newest = text_of(path)
+    older: list[str] = []
+    while (before := rotated(Path(path), len(older) + 1)).is_file():
+        older.append(text_of(str(before)))
+    return "".join([*reversed(older), newest])
+
+
 def cases_of(path: str, roles: Roles) -> tuple[Case, ...]:
     """Return every case of a file; raises UsageError."""
     from opsctl.autospec.surface_import import read

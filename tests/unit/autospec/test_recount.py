@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from opsctl.autospec.history import Seen, parse
+from opsctl.autospec.history import Seen, SetUp, parse
 from opsctl.autospec.journal_load import is_journal, requests
 from opsctl.autospec.load import LoadSample
 from opsctl.autospec.pair import Pair
@@ -64,6 +65,15 @@ def test_a_journal_without_a_set_up_is_an_error() -> None:
     lines = journal().splitlines()[1:]
     with pytest.raises(UsageError, match="nothing tells which policy wrote it"):
         recount(parse(lines), "j")
+
+
+def test_a_journal_that_begins_in_the_middle_says_so() -> None:
+    lines = journal().splitlines()
+    assert recount(parse(lines), "j")["whole"] is True
+    [setup, *rest] = parse(lines)
+    assert isinstance(setup, SetUp)
+    for known in (replace(setup, why="again"), replace(setup, restored=5)):
+        assert recount([known, *rest], "j")["whole"] is False
 
 
 def test_a_journal_lends_its_requests() -> None:

@@ -12,8 +12,12 @@ import pytest
 import yaml
 
 from opsctl.autospec import surface_files
+from opsctl.autospec.cost import Costs
 from opsctl.autospec.reference import reference_pair
 from opsctl.cli.main import run
+from opsctl.serve.remembered import Snapshot
+from opsctl.serve.remembered import save as save_state
+from opsctl.serve.state import State
 from tests.support.load_journals import journal
 
 Opsctl = Callable[..., tuple[int, str, str]]
@@ -271,6 +275,17 @@ def test_a_load_journal_is_played_again(opsctl: Opsctl, tmp_path: Path) -> None:
     assert content["case"]["mean_output"] == 50
 
 
+def test_files_that_a_journal_was_rotated_into_belong_to_it(opsctl: Opsctl, tmp_path: Path) -> None:
+    lines = journal().splitlines(keepends=True)
+    for name, part in (("load.jsonl.2", lines[:9]), ("load.jsonl.1", lines[9:20])):
+        (tmp_path / name).write_text("".join(part))
+    (tmp_path / "load.jsonl").write_text("".join(lines[20:]))
+    content = document(opsctl("replay", "--trace", "load.jsonl", "-o", "json"))
+    assert (content["samples"], content["differences"]) == (30, 0)
+    alone = document(opsctl("replay", "--trace", "load.jsonl.2", "-o", "json"))
+    assert alone["samples"] == 7
+
+
 # --- advise ------------------------------------------------------------------------------------
 
 
@@ -316,6 +331,27 @@ def test_advice_of_a_configuration_names_the_mechanism(opsctl: Opsctl, tmp_path:
     assert content["mechanism"]["why_not"]["in_engine"]
     forced = document(opsctl(*words, "--mechanism", "restart"))
     assert forced["load"]["mechanism"] == "restart"
+
+
+def test_switches_of_this_host_replace_what_is_assumed(opsctl: Opsctl, tmp_path: Path) -> None:
+    configured(tmp_path, mechanism="restart")
+    pair = reference_pair()
+    for surface in (pair.speculative, pair.baseline):
+        surface_files.save(tmp_path / "state", surface)
+    costs = Costs().with_switch("eagle3", prepare=0, closed=77).with_switch(
+        "baseline", prepare=0, closed=50
+    )  # fmt: skip
+    snapshot = Snapshot(State(), "boot", 1, paused=False, costs={"restart": costs})
+    save_state(tmp_path / "state" / "state.json", snapshot)
+    words = ("--pattern", "quiet", "--hours", "0.1", "-o", "json")
+    code, out, err = opsctl("replay", *words)
+    assert (code, json.loads(out)["case"]["closed_s"]) == (0, 77)
+    assert "a switch takes 77 s, learnt from 2 on this host" in err
+    assert document(opsctl("advise", *words))["load"]["closed_s"] == 77
+    asked = document(opsctl("replay", *words, "--switch-seconds", "5"))
+    assert asked["case"]["closed_s"] == 5
+    gated = document(opsctl("replay", *words, "--mechanism", "gated_restart"))
+    assert gated["case"]["closed_s"] == 60
 
 
 def test_a_load_is_given_once(opsctl: Opsctl) -> None:
