@@ -182,6 +182,19 @@ def test_every_drift_is_repaired_and_reported(served: Operator) -> None:
     assert served.provision().changed == 0
 
 
+def test_needrestart_is_told_to_leave_the_service_alone(served: Operator) -> None:
+    """Perl reads the snippet as needrestart.conf does, and asks it as needrestart does."""
+    script = (
+        "our %nrconf; eval do { local(@ARGV, $/) = shift; <> }; die $@ if $@;"
+        "for my $rc (@ARGV) { for my $re (keys %{$nrconf{override_rc}}) {"
+        ' print "$rc $nrconf{override_rc}{$re}\\n" if $rc =~ /$re/ } }'
+    )
+    snippet = "/etc/needrestart/conf.d/opsctl.conf"
+    units = ("opsctl.service", "opsctl@one.service", "opsctl-other.service", "ssh.service")
+    said = served.host.run(["perl", "-e", script, snippet, *units]).stdout.splitlines()
+    assert said == ["opsctl.service 0", "opsctl@one.service 0"]
+
+
 def test_a_changed_configuration_waits_until_somebody_restarts(served: Operator) -> None:
     changed = serving(gateway={"hold": {"requests": 7}})
     pid = served.main_pid()
@@ -263,7 +276,8 @@ def test_removal_takes_all_that_was_installed_and_leaves_models_and_logs(bare: O
     assert bare.sh("systemctl is-active opsctl") == "active"
     report = bare.provision(state="absent")
     assert (report.failed, report.pending) == (0, ())
-    left = "ls -Ad /opt/* /etc/systemd/system/*opsctl* /etc/opsctl /var/cache/opsctl 2>/dev/null"
+    left = "ls -Ad /opt/* /etc/systemd/system/*opsctl* /etc/opsctl /var/cache/opsctl"
+    left += " /etc/needrestart/conf.d/* 2>/dev/null"
     assert bare.sh(f"{left} || true") == ""
     assert bare.sh("systemctl is-active opsctl || true") == "inactive"
     assert bare.sh("cat /models/tiny/config.json") == "{}"
