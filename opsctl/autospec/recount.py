@@ -6,6 +6,7 @@ same decisions. Another policy may be asked instead, to see where it would have 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, get_args
@@ -43,7 +44,7 @@ def recount(records: Iterable[Record], where: str, other: Other | None = None) -
         "journal": where,
         "policies": list(dict.fromkeys(setup.plan.policy for setup in setups)),
         "recorded": other is None,
-        "whole": not setups[0].restored and setups[0].why != "again",
+        "whole": _whole(setups, steps),
         "samples": len(steps),
         "asked": sum(step.decision is not None for step in steps),
         "compared": sum(step.recorded is not None for step in steps),
@@ -51,6 +52,16 @@ def recount(records: Iterable[Record], where: str, other: Other | None = None) -
         "first_difference": _difference(different[0], begin) if different else None,
         "changes": [_change(step, begin) for step in _changes(steps)][:MOST],
     }
+
+
+def _whole(setups: list[SetUp], steps: list[Step]) -> bool:
+    """Whether the policy that was told the first sample knew of none before it.
+
+    Each file begins with the set-up in force, as `again`; a policy that is new has one more.
+    """
+    begin = steps[0].seen.sample.time if steps else math.inf
+    first = [setup for setup in setups if setup.time <= begin] or setups[:1]
+    return first[-1].why != "again" and not first[-1].restored
 
 
 def _with(

@@ -72,8 +72,10 @@ def test_a_journal_that_begins_in_the_middle_says_so() -> None:
     assert recount(parse(lines), "j")["whole"] is True
     [setup, *rest] = parse(lines)
     assert isinstance(setup, SetUp)
-    for known in (replace(setup, why="again"), replace(setup, restored=5)):
+    again = replace(setup, why="again")
+    for known in (again, replace(setup, restored=5)):
         assert recount([known, *rest], "j")["whole"] is False
+    assert recount([again, setup, *rest], "j")["whole"] is True
 
 
 def test_a_journal_lends_its_requests() -> None:
@@ -92,6 +94,16 @@ def test_a_counter_that_begins_again_loses_no_arrivals() -> None:
     trace = requests([Seen(x, None, x.time) for x in samples], "j")
     assert len(trace.requests) == 2 + 3
     assert "output tokens are not told: assumed" in trace.notes
+
+
+def test_counts_that_are_known_now_and_then_are_enough() -> None:
+    told = [(0, 5, 900), (1, 5, None), (2, 8, 1200), (3, 9, None), (4, 10, 40), (5, 11, 140)]
+    samples = [
+        LoadSample(float(t), arrived=t, completed=done, generated=tokens)
+        for t, done, tokens in told
+    ]
+    trace = requests([Seen(x, None, x.time) for x in samples], "j")
+    assert set(trace.requests.output) == {(300 + 100) // (3 + 1)}
 
 
 @pytest.mark.parametrize(
