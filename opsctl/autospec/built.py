@@ -36,6 +36,8 @@ class InEngine:
     """Speculation is turned on and off inside the engine; there is nothing to switch."""
 
     name: str
+    start: str
+    """The speculative profile, whose engine it is."""
 
     def see(self, sample: LoadSample, serving: str | None) -> None:
         """See `Policy.see`: nothing is remembered."""
@@ -50,13 +52,21 @@ def build(plan: Plan) -> Policy:
     if plan.policy == "always":
         return Always(plan.always)
     if plan.costs.mechanism == "in_engine":
-        return InEngine(plan.policy)
+        return InEngine(plan.policy, plan.speculative)
     if plan.policy == "sustained_load":
         marks = plan.marks or Marks(high=8, high_for=30, low=3, low_for=60)
         return SustainedLoad(plan.speculative, plan.baseline, **marks.model_dump())
     if plan.surfaces is None:
         return Blind(plan.blind, to_measure(plan))
     return CostAware(Pair(*plan.surfaces), plan.costs.costs(), noise=plan.noise)
+
+
+def first_profile(plan: Plan) -> str | None:
+    """Return the profile that a policy would start with; None when it has no opinion."""
+    if plan.policy == "always":
+        return plan.always
+    policy = build(plan)
+    return policy.start if isinstance(policy, CostAware | InEngine) else None
 
 
 def to_measure(plan: Plan) -> str:

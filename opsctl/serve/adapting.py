@@ -24,9 +24,9 @@ class Adapting:
         self.planned: InEngine | None = None
         """What engines of the speculative profile are started with; None: nothing is added."""
         self.observed = ""
-        """Why the engine that serves does not move its steps although it is planned; or empty."""
+        """Why the engine that serves does not move its own steps; empty when it does."""
         self.changed: Callable[[], None] = lambda: None
-        """Called when `observed` has changed."""
+        """Called when `observed` has changed, where it is planned that engines do."""
         self.steps: Steps | None = None
         """The steps of the engine that serves; None when they are fixed."""
         self._record = record
@@ -54,7 +54,7 @@ class Adapting:
         if engine is self._engine:
             return
         self._engine, self.steps, self._told = engine, None, "unknown"
-        self._unwatched = f"the engine of {engine.name} that serves was started without it"
+        self._unwatched = "the engine that serves was started without it"
         try:
             self.steps = watcher(engine, os.environ.get("HOME"))
         except AdaptiveError as error:
@@ -71,7 +71,6 @@ class Adapting:
     def forget(self) -> None:
         """Try again with the next engine: the configuration or SGLang may have changed."""
         self._given_up = ""
-        self._observe()
 
     def describe(self) -> dict[str, object] | None:
         """Return what `opsctl status` shows; None for an engine with fixed steps."""
@@ -94,10 +93,10 @@ class Adapting:
 
     def _observe(self) -> None:
         before, self.observed = self.observed, self._seen()
-        if self.observed != before:
+        if self.observed != before and self.planned is not None:
             self.changed()
 
     def _seen(self) -> str:
-        if self._given_up:
-            return self._given_up
-        return "" if self.steps is not None else self._unwatched
+        if self._given_up or self.steps is None:
+            return self._given_up or self._unwatched
+        return self.steps.sentence() if self.steps.verdict == "static" else ""

@@ -18,6 +18,7 @@ from opsctl.autospec.plan import Guarding, Plan, PlannedCosts
 from opsctl.autospec.policy import Decision, Policy
 from opsctl.autospec.windows import Local, Ruling, Window, ruling
 from opsctl.config.auto_spec import AutoSpecConfig
+from opsctl.serve.in_engine import InEngine
 from opsctl.serve.load_journal import LoadJournal, NoJournal
 from opsctl.serve.switch_book import SwitchBook
 from opsctl.system.procfs import boot_id
@@ -64,6 +65,8 @@ class Prepared:
 
     plan: Plan
     choice: Choice
+    in_engine: InEngine | None = None
+    """What engines of the speculative profile are started with, where one of them is enough."""
 
 
 class Automation:
@@ -100,7 +103,7 @@ class Automation:
 
     @property
     def plan(self) -> Plan | None:
-        """What the policy was built from; None before `adopt`."""
+        """What the policy was built from, or will be."""
         return None if self.prepared is None else self.prepared.plan
 
     @property
@@ -113,25 +116,37 @@ class Automation:
         """The commands that would give a blind policy its surfaces."""
         return self._policy.change if isinstance(self._policy, Blind) else ""
 
-    @property
-    def start(self) -> str | None:
-        """Profile that the policy would start from; None when it has no opinion."""
-        return getattr(self._policy, "start", None)
-
     def set_up(self, prepared: Prepared, why: Why = "start") -> SetUp:
         """Return the journal's record of a policy that is built now."""
         plan = prepared.plan.model_copy(update={"guards": self._guarding()})
         return SetUp(*self._clocks.both(), boot_id(), why, plan)
 
+    def expect(self, prepared: Prepared) -> None:
+        """Know the mechanism before the policy is there: engines are started by it."""
+        self._take_over(self.set_up(prepared), prepared)
+
     def adopt(self, prepared: Prepared) -> None:
-        """Take over a policy. One with the same set-up goes on with all that it has learnt."""
-        before = self.plan
-        setup = self.set_up(prepared, "start" if before is None else "changed")
-        if before is not None and self._policy is not None and setup.plan.same_policy(before):
-            self._take_over(setup, prepared)
-            self.journal.begin_with(setup)
-        else:
+        """Take over a policy; a new one knows nothing of the past."""
+        if not self.goes_on(prepared):
+            setup = self.set_up(prepared, self.why)
             self.resume(prepared, setup, build(setup.plan))
+
+    def goes_on(self, prepared: Prepared) -> bool:
+        """Take over a set-up that makes the same policy, which keeps all that it has learnt.
+
+        False when it makes another one.
+        """
+        setup, before = self.set_up(prepared, "again"), self.plan
+        if self._policy is None or before is None or not setup.plan.same_policy(before):
+            return False
+        self._take_over(setup, prepared)
+        self.journal.begin_with(setup)
+        return True
+
+    @property
+    def why(self) -> Why:
+        """Why the next policy is built, as the load journal tells it."""
+        return "start" if self._policy is None else "changed"
 
     def resume(self, prepared: Prepared, setup: SetUp, policy: Policy) -> None:
         """Take over a policy that has been told the past, as `setup` says."""
@@ -223,7 +238,7 @@ class Automation:
         )
 
     def _take_over(self, setup: SetUp, prepared: Prepared) -> None:
-        self.prepared = Prepared(setup.plan, prepared.choice)
+        self.prepared = replace(prepared, plan=setup.plan)
         self.book.mechanism = prepared.choice.mechanism
 
     def _learn(self, costs: Costs) -> None:
@@ -231,6 +246,8 @@ class Automation:
         prepared, policy = self.prepared, self._policy
         if prepared is None or policy is None:
             return
+        if costs.mechanism != prepared.choice.mechanism:
+            return  # an operator's switch, while speculation is moved inside the engine
         learn(policy, costs)
         plan = prepared.plan.model_copy(update={"costs": PlannedCosts.of(costs)})
         self.prepared = replace(prepared, plan=plan)

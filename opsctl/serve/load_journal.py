@@ -7,6 +7,7 @@ one thread at a time writes what has come together; when too many wait, new ones
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -24,7 +25,7 @@ MOST_WAITING = 3600
 TAIL = 16 * 2**20
 """Bytes of the past that are read at a start: a day of samples, and some more."""
 LAST_WORDS = 2.0
-"""Seconds that the end waits for the last lines to be written."""
+"""Seconds that are waited for the last lines to be written."""
 _LONGEST = 4 * 2**20
 """Bytes of a line: the one with the surfaces is the longest by far."""
 
@@ -68,14 +69,17 @@ class LoadJournal:
         again = SetUp(setup.time, setup.wall, setup.boot, "again", setup.plan)
         self._first = header(__version__) + line(again)
 
+    async def flush(self) -> None:
+        """Wait until all is written, but not for a disk that does not answer."""
+        if self._writing is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LAST_WORDS):
+                    await asyncio.shield(self._writing)
+
     async def close(self) -> None:
-        """Write what still waits; gives up when the disk does not answer."""
-        if self._writing is None:
-            return
-        try:
-            async with asyncio.timeout(LAST_WORDS):
-                await asyncio.shield(self._writing)
-        except TimeoutError:
+        """Write what still waits, and take no more."""
+        await self.flush()
+        if self._writing is not None:
             self._writing.cancel()
 
     async def _write(self) -> None:
@@ -104,6 +108,9 @@ class NoJournal:
 
     def begin_with(self, setup: SetUp) -> None:
         """See `LoadJournal.begin_with`."""
+
+    async def flush(self) -> None:
+        """See `LoadJournal.flush`."""
 
     async def close(self) -> None:
         """See `LoadJournal.close`."""

@@ -70,6 +70,7 @@ def _engine(supervisor: Supervisor) -> Document | None:
         "fingerprint": engine.fingerprint,
         "adopted": engine.adopted,
         "degraded": list(engine.missing_markers),
+        "adaptive": supervisor.adapting.describe(),
         "members": len(engine.process.last_members),
     }
 

@@ -24,6 +24,7 @@ from opsctl.errors import GaveUpError, PreconditionError, ReleaseError
 from opsctl.observe.events import Journal
 from opsctl.serve import effects as do
 from opsctl.serve import lifecycle, remembered
+from opsctl.serve.adapting import Adapting
 from opsctl.serve.announce import Announcer
 from opsctl.serve.automation import Automation, Judgement
 from opsctl.serve.configured import engine_notes, rules
@@ -86,6 +87,8 @@ class Supervisor:
             spawned=self._save,
             cgroup_parent=cgroup_parent,
         )
+        self.adapting = Adapting(journal.record)
+        self.keeper.extra_flags = self.adapting.flags_for
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._watch: EngineWatch | None = None
         self._idle: asyncio.Task[None] | None = None
@@ -153,6 +156,7 @@ class Supervisor:
         """Take over a new configuration; returns what it does not change until a restart."""
         self.config = config
         self.automation.configure(config.auto_spec)
+        self.adapting.forget()
         notes = []
         for key in ("listen", "gateway"):
             if getattr(self._started_with, key) != getattr(config.serve, key):
@@ -208,9 +212,9 @@ class Supervisor:
         if engine.missing_markers:
             self.record("degraded", missing_markers=list(engine.missing_markers))
         if self._watch is None:
-            self._watch = EngineWatch(
-                engine, self.config.serve.health, lambda: self.gateway.counters, self.clock
-            )
+            self.adapting.follow(engine)
+            health, counters = self.config.serve.health, lambda: self.gateway.counters
+            self._watch = EngineWatch(engine, health, counters, self.clock, self.adapting)
         self.gateway.open(engine.url)
 
     def _end_watch(self) -> None:
@@ -303,6 +307,7 @@ class Supervisor:
                 "ready": self.state.phase
                 in {Phase.SERVING, Phase.PREPARING, Phase.DRAINING, Phase.DRAINED},
                 "log": str(engine.log.path),
+                "extra_flags": dict(engine.extra_flags),
             }
         snapshot = remembered.Snapshot(
             self.state,

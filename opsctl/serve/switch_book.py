@@ -52,10 +52,13 @@ class SwitchBook:
 
     def _done(self, switched: Switched) -> None:
         self._journal.note(switched)
-        costs = self.of(self.mechanism).with_switch(
+        mechanism = self.mechanism
+        if mechanism == "in_engine":  # a switch of profiles is still one by a restart
+            mechanism = "gated_restart" if switched.prepare_s else "restart"
+        costs = self.of(mechanism).with_switch(
             switched.target, prepare=switched.prepare_s, closed=switched.closed_s
         )
-        self.costs[self.mechanism] = costs
+        self.costs[mechanism] = costs
         self._learnt(costs)
 
     def _switch(self, stage: Stage, facts: Mapping[str, object]) -> Switched:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from opsctl.autospec.built import build, first_profile
 from opsctl.bench.environment import host
 from opsctl.serve import policies, restore
 from opsctl.serve.automation import Prepared
@@ -38,59 +39,77 @@ class Watchdog:
         self._record = record
         self._environment: Mapping[str, Any] | None = None
         self._told = ""
-        self._renewing: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+        supervisor.adapting.changed = self.renew
 
     async def begin(self, free: bool) -> None:
-        """Bring the policy up; it says which profile to start when nobody else has (`free`)."""
+        """Bring the policy up; it says which profile to start when nobody else has (`free`).
+
+        Its memory comes back while the engine loads; until then nothing is decided.
+        """
         if not self._automation.enabled:
             return
         self._environment = await _environment()
         prepared = await self._prepare()
-        if prepared is None:
-            return
-        past = await restore.past(self._supervisor.places.load)
-        setup = self._automation.set_up(prepared)
-        policy, restored = await restore.reminded(setup, past)
-        self._automation.resume(prepared, setup.told(restored), policy)
-        self._tell()
+        self._automation.expect(prepared)
         if free:
-            self._start_with(self._automation.start)
+            self._start_with(first_profile(prepared.plan))
+        self._supervisor.adapting.changed = self.renew
+        self._task = asyncio.ensure_future(self._take(prepared))
 
     def renew(self) -> None:
-        """Take over what a reload has changed, as soon as it has been read."""
+        """Take over what has changed, as soon as it has been read: configuration, surfaces."""
         if self._automation.enabled:
-            if self._renewing is not None:
-                self._renewing.cancel()
-            self._renewing = asyncio.ensure_future(self._renew())
+            if self._task is not None:
+                self._task.cancel()
+            self._task = asyncio.ensure_future(self._renew())
 
     async def close(self) -> None:
         """Stop, and let the load journal write its last lines."""
-        if self._renewing is not None:
-            self._renewing.cancel()
+        if self._task is not None:
+            self._task.cancel()
         await self._journal.close()
 
     async def _renew(self) -> None:
-        prepared = await self._prepare()
-        if prepared is not None:
-            self._automation.adopt(prepared)
-            self._tell()
+        await self._take(await self._prepare())
 
-    async def _prepare(self) -> Prepared | None:
+    async def _take(self, prepared: Prepared) -> None:
+        """Let the policy go on, or build the new one and tell it the past."""
+        automation = self._automation
+        if not automation.goes_on(prepared):
+            setup = automation.set_up(prepared, automation.why)
+            await self._journal.flush()
+            past = await restore.past(self._supervisor.places.load)
+            try:
+                policy, restored = await restore.reminded(setup, past)
+            except Exception:  # a history may trip a policy; it must not keep it from deciding
+                self._record("internal_error", where="restore", traceback=traceback.format_exc())
+                policy, restored = build(setup.plan), 0
+            automation.resume(prepared, setup.told(restored), policy)
+        self._tell()
+
+    async def _prepare(self) -> Prepared:
         supervisor = self._supervisor
+        config, costs = supervisor.config, dict(self._automation.book.costs)
         work = partial(
             policies.prepare,
-            supervisor.config,
+            config,
             supervisor.places.root,
-            dict(self._automation.book.costs),
-            self._environment,
+            costs,
+            environment=self._environment,
+            observed=supervisor.adapting.observed,
         )
         try:
-            return await asyncio.wait_for(aside(work, key="policies"), LIMIT)
+            prepared = await asyncio.wait_for(aside(work, key="policies"), LIMIT)
         except TimeoutError:
-            self._record("no_policy", why=f"surfaces could not be read within {LIMIT:g} s")
+            why = f"surfaces and the files of SGLang could not be read within {LIMIT:g} s"
+            prepared = policies.without_surfaces(config, costs, why)
         except Exception:  # a fault of opsctl itself must not keep it from serving
             self._record("internal_error", where="policies", traceback=traceback.format_exc())
-        return None
+            why = "surfaces could not be read (internal_error in `opsctl events`)"
+            prepared = policies.without_surfaces(config, costs, why)
+        supervisor.adapting.planned = prepared.in_engine
+        return prepared
 
     def _tell(self) -> None:
         """Say once that there is no surface, and which command makes one."""

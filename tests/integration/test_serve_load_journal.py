@@ -80,7 +80,8 @@ async def busy(instance: Serving, streams: int, seconds: float) -> None:
 
 
 async def test_a_recorded_history_leads_to_the_same_decisions(tmp_path: Path) -> None:
-    with serving(tmp_path, "--auto-spec") as instance:
+    slow = {"sim_start_time": 2.5}  # so that samples are taken meanwhile
+    with serving(tmp_path, "--auto-spec", baseline=slow) as instance:
         await asyncio.to_thread(instance.wait_serving, "eagle3")
         await busy(instance, 20, 12.0)
         wait_until(lambda: len(of(journal(instance), Switched)) >= 2, seconds=60, what="a switch")
