@@ -26,7 +26,7 @@ from opsctl.profiles.lint_subject import Subject, release_of
 STEPS = "speculative-num-steps"
 ADAPTIVE, ADAPTIVE_FILE = "speculative-adaptive", "speculative-adaptive-config"
 _FREE = ("extends", "draft_model", "timeouts.", "expect_log", "flags.speculative-")
-_FREE_SIMULATED = ("flags.sim-surface",)
+_FREE_SIMULATED = ("flags.sim-",)
 _NOT_MEASURED = "it was not measured where drafting pays: `opsctl bench run`, then `opsctl tune`"
 
 
@@ -59,10 +59,11 @@ def facts(
 
 def slots_of(config: Config, measured: Mapping[str, Surface]) -> Adaptive | None:
     """Return SGLang's slots from the surfaces of profiles, by name; None where one is missing."""
-    baseline, found = measured.get(config.auto_spec.baseline), drafts(config, measured)
-    if baseline is None or config.auto_spec.speculative not in measured or not found:
+    baseline = measured.get(config.auto_spec.baseline)
+    if baseline is None or config.auto_spec.speculative not in measured:
         return None
-    return adaptive(baseline, found)
+    found = drafts(config, measured)
+    return adaptive(baseline, found) if found else None
 
 
 def drafts(config: Config, measured: Mapping[str, Surface]) -> dict[int, Surface]:

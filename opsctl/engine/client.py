@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import enum
 import json
-import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -27,9 +26,6 @@ __all__ = ["EngineClient", "EngineUnhealthy", "Generated", "Loads", "Readiness"]
 _LIMIT = 8 << 20  # bytes of an answer that are read at most
 _HEALTH_EVERY = 2.0
 _TROUBLE = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
-
-
-_STEPS = re.compile(r"^sglang[:_]spec_num_steps(?:\{[^}]*\})? ([0-9.]+)$", re.MULTILINE)
 
 
 class Readiness(enum.Enum):
@@ -160,15 +156,6 @@ class EngineClient:
             status, content = await self._request("GET", "/metrics")
             return content.decode(errors="replace") if status == 200 else None
         return None
-
-    async def speculative_steps(self) -> int | None:
-        """Draft steps in use now, the most of any rank; 0 is no speculation, None is unknown.
-
-        With `--speculative-adaptive` SGLang moves them with the load (0.5.14 and later, down to 0).
-        """
-        text = await self.metrics_text()
-        steps = [float(value) for value in _STEPS.findall(text or "")]
-        return int(max(steps)) if steps else None
 
     async def server_info(self) -> Mapping[str, object] | None:
         """What the engine says about itself, without secrets; None when it does not answer."""

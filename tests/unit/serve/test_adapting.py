@@ -89,11 +89,15 @@ def test_what_was_given_up_is_not_tried_with_the_next_engine(instance: Instance)
     assert instance.changes == 1, "one engine after the other changes nothing about it"
 
 
-def test_a_reload_tries_it_again(instance: Instance) -> None:
+def test_a_reload_tries_it_again_with_the_next_engine(instance: Instance) -> None:
     instance.serves("eagle3")
     instance.busy(steps=3)
     instance.adapting.forget()
+    instance.busy(steps=3)
+    assert "keeps to 3 draft steps" in instance.adapting.observed, "this one is as it was"
     assert instance.adapting.flags_for("eagle3") != {}
+    instance.serves("eagle3")
+    assert instance.adapting.observed == ""
 
 
 def test_the_log_of_the_start_is_enough(instance: Instance) -> None:
@@ -112,7 +116,7 @@ def test_only_the_speculative_profile_gets_the_flags(instance: Instance) -> None
 def test_an_engine_that_was_started_without_it_is_seen(instance: Instance) -> None:
     """Adopted from an earlier opsctl, or the surfaces were measured while it served."""
     instance.serves("eagle3", flags={})
-    assert "eagle3 that serves was started without it" in instance.adapting.observed
+    assert "the engine that serves was started without it" in instance.adapting.observed
     assert instance.adapting.describe() is None
     instance.serves("eagle3")
     assert (instance.adapting.observed, instance.changes) == ("", 2)
