@@ -158,7 +158,7 @@ def test_every_drift_is_repaired_and_reported(served: Operator) -> None:
         "chmod 0755 /var/lib/opsctl;"
         "chown root /var/cache/opsctl/*;"
         "echo '# mine' >> /opt/sglang/engine.env;"
-        "rm /etc/systemd/system/opsctl.service.d/40-engine-env.conf;"
+        "rm -r /etc/systemd/system/opsctl.service.d/40-engine-env.conf /etc/needrestart;"
         f"/opt/opsctl/bin/opsctl patch revert --python /opt/sglang/bin/python --only {PATCH}"
     )
     told = served.provision(check=True)
@@ -171,7 +171,8 @@ def test_every_drift_is_repaired_and_reported(served: Operator) -> None:
     assert served.changed() == {
         "engine_env": 2,  # the caches' owner, the environment file
         "sm120_patches": 1,
-        "opsctl_service": 6,  # directory, configuration, drop-in, unit, enabled, started
+        # Directory, configuration, drop-in, needrestart's folder and file, unit, enabled, started.
+        "opsctl_service": 8,
     }
     assert served.patch() == "applied"
     assert served.sh("stat -c '%a %U %G' /etc/opsctl/opsctl.yaml") == "640 root opsctl"
