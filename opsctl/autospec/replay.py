@@ -20,6 +20,7 @@ from opsctl.autospec.hindsight import best
 from opsctl.autospec.history import finite
 from opsctl.autospec.load import LoadSample
 from opsctl.autospec.pair import Pair
+from opsctl.autospec.patterns import Pattern
 from opsctl.autospec.plan import Marks
 from opsctl.autospec.policy import Decision, Policy
 from opsctl.autospec.simulate import Host, Outcome, Truth, controlled, scheduled
@@ -32,6 +33,9 @@ POLICIES = "cost_aware, sustained_load, sustained_load:HIGH/LOW[:HIGH_FOR/LOW_FO
 R1, R2 = 1.05, 0.5
 MARKS = Marks(high=8, high_for=30, low=3, low_for=60)
 """The configuration's defaults."""
+DAY = 86_400.0
+MOST_REQUESTS = 3_000_000
+"""Of one case: a minute or two for each row, and some hundred MiB."""
 MOST_DECISIONS = 500
 """Decisions that a document holds; inside an engine there may be thousands a day."""
 
@@ -282,16 +286,35 @@ def lasting(requests: Requests, hours: float) -> Requests:
     )
 
 
+def patterned(
+    pattern: Pattern, source: Requests, pair: Pair, hours: float | None, seed: int
+) -> Requests:
+    """Return the source's requests in a pattern; raises UsageError when they would be too many.
+
+    Rates follow from what the host can serve, so answers of a few tokens make a great many.
+    """
+    lasts = hours if hours is not None else pattern.hours
+    most = max(speed.capacity(source.mean_context) for speed in pair.speeds.values())
+    shares = [pattern.share(lasts * 36 * n, lasts * 3600) for n in range(100)]
+    count = sum(shares) / len(shares) * most / source.mean_output * lasts * 3600
+    if count > MOST_REQUESTS:
+        what = f"{pattern.name} over {lasts:g} h gives {count / 1e6:.1f} million requests"
+        raise UsageError(what, hint=f"{MOST_REQUESTS // 10**6} million at most: fewer --hours")
+    return pattern.requests(source, pair, hours=hours, seed=seed)
+
+
 def mechanism_cost(
     mechanism: Mechanism, assumed: Mapping[Mechanism, SwitchCost], seconds: float | None
 ) -> SwitchCost:
     """Return what a switch costs; `seconds`: how long nobody serves, in place of the assumption.
 
-    Raises UsageError for an engine that changes by itself and yet closes.
+    Raises UsageError where that makes no sense.
     """
     cost = assumed[mechanism]
     if seconds is None:
         return cost
+    if not 0 <= seconds <= DAY:
+        raise UsageError(f"--switch-seconds {seconds:g}: 0 or more, and {DAY:g} at most")
     if mechanism == "in_engine" and seconds > 0:
         raise UsageError(
             "--switch-seconds: inside the engine nobody waits", hint="--mechanism restart"

@@ -17,7 +17,7 @@ from opsctl.autospec.patterns import PATTERNS
 from opsctl.autospec.plan import Marks
 from opsctl.autospec.recount import Other
 from opsctl.autospec.reference import SOURCE, reference_pair
-from opsctl.autospec.replay import MARKS, Setting, lasting, load, mechanism_cost
+from opsctl.autospec.replay import MARKS, Setting, lasting, load, mechanism_cost, patterned
 from opsctl.autospec.suite import COSTS, Case, truth_of
 from opsctl.autospec.surface_sets import Roles
 from opsctl.autospec.traces import MOST_DAYS, read
@@ -202,7 +202,7 @@ def requests_of(wanted: Wanted, pair: Pair) -> Requests:
         raise UsageError(f"--pattern {wanted.pattern}: no such pattern", hint=hint)
     source = synthetic(SYNTHETIC, wanted.seed) if wanted.trace is None else _trace(wanted.trace)
     if wanted.pattern is not None:
-        return PATTERNS[wanted.pattern].requests(source, pair, hours=hours, seed=wanted.seed)
+        return patterned(PATTERNS[wanted.pattern], source, pair, hours, wanted.seed)
     return source if hours is None else lasting(source, hours)
 
 

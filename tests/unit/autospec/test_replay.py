@@ -19,6 +19,7 @@ from opsctl.autospec.replay import (
     document,
     lasting,
     mechanism_cost,
+    patterned,
     replay,
 )
 from opsctl.autospec.simulate import scheduled
@@ -161,6 +162,13 @@ def test_a_trace_is_cut_or_begins_again() -> None:
     longer = lasting(source, 0.8)
     assert longer.at == (0.0, 900.0, 1800.0, 1800.0, 2700.0)
     assert longer.prompt == (1, 2, 3, 1, 2)
+
+
+def test_answers_of_one_token_do_not_fill_the_memory() -> None:
+    tiny = Requests("r", (0.0, 1.0), (1, 1), (1, 1), 1 / 3600)
+    assert len(patterned(PATTERNS["busy"], tiny, PAIR, 0.01, 0)) > 10_000
+    with pytest.raises(UsageError, match=r"diurnal over 24 h gives 24\.\d million requests"):
+        patterned(PATTERNS["diurnal"], tiny, PAIR, None, 0)
 
 
 def test_seconds_replace_how_long_nobody_serves_and_nothing_else() -> None:

@@ -238,6 +238,7 @@ def test_a_picture_is_written(opsctl: Opsctl, tmp_path: Path) -> None:
         (("--trace", "table.yaml"), "not the header of a trace"),
         (("--pattern", "quiet", "--mechanism", "in_engine", "--switch-seconds", "5"),
          "inside the engine nobody waits"),
+        (("--pattern", "quiet", "--switch-seconds", "inf"), "86400 at most"),
         (("--pattern", "quiet", "--suite", "--plot", "x.svg"), "--plot shows one case"),
     ],
 )  # fmt: skip
