@@ -52,7 +52,9 @@ fix: $(STAMP) ## apply what ruff can repair, and format
 	@$(BIN)/ruff format .
 
 bench: $(STAMP) | nginx ## all benchmarks, one after the other
-	@set -e; for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python "$$file"; done
+	@missed=; for file in benchmarks/*.py; do echo "== $$file"; \
+	  timeout -k 30 900 $(BIN)/python "$$file" || missed="$$missed $$file"; done; \
+	  test -z "$$missed" || { echo "failed or missed a target:$$missed" >&2; exit 1; }
 
 catalogue: $(STAMP) ## read SGLang's releases anew for opsctl/profiles/catalogue_data (270 MB of wheels)
 	@$(BIN)/python -m opsctl.profiles.catalogue_build $(if $(WHEELS),--wheels $(WHEELS))
