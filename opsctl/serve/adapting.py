@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from opsctl.autospec.adaptive import AdaptiveError
+from opsctl.autospec.load import LoadSample
 from opsctl.config.schema import FlagValue
 from opsctl.engine.start import RunningEngine
 from opsctl.serve.in_engine import InEngine, watcher
@@ -67,6 +69,16 @@ class Adapting:
         if self.steps is not None:
             self.steps.see(now, report)
             self._judge()
+
+    def for_policy(self, sample: LoadSample) -> LoadSample:
+        """Return what a policy may be told: the load, not the speed of no profile in particular.
+
+        With zero steps the accept length is 1 and the speed that of the baseline; a policy that
+        took them for the speculative profile's would expect the wrong speed of it ever after.
+        """
+        if self.steps is None or self.steps.verdict == "static":
+            return sample
+        return replace(sample, accept_length=None, generated=None)
 
     def forget(self) -> None:
         """Try again with the next engine: the configuration or SGLang may have changed."""

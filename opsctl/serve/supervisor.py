@@ -256,7 +256,7 @@ class Supervisor:
         serves = self.state.phase in {Phase.SERVING, Phase.PREPARING}
         serving = self.state.profile if serves else None
         judgement = self.automation.take(
-            look.sample, serving, self.situation(), ask=look.lost is None
+            self.adapting.for_policy(look.sample), serving, self.situation(), ask=look.lost is None
         )
         if look.lost is not None:
             self.post(EngineLost(generation, *look.lost))

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from opsctl.autospec.adaptive import Adaptive, Slot
+from opsctl.autospec.load import LoadSample
 from opsctl.config.schema import AutoSpecConfig, Config, LaunchProfile
 from opsctl.serve.adapting import Adapting
 from opsctl.serve.in_engine import prepare
@@ -104,6 +105,22 @@ def test_the_log_of_the_start_is_enough(instance: Instance) -> None:
     instance.serves("eagle3", off="speculative_adaptive disabled: topk")
     assert instance.told == ["engine_adapts", "adaptive_static"]
     assert "speculative_adaptive disabled: topk" in instance.adapting.observed
+
+
+def test_a_policy_is_told_the_load_of_an_engine_that_adapts_and_not_its_speed(
+    instance: Instance,
+) -> None:
+    sample = LoadSample(time=1.0, running=40, queued=2, accept_length=1.0, generated=1000)
+    instance.serves("eagle3")
+    for _ in ("before anything is known", "while it follows"):
+        told = instance.adapting.for_policy(sample)
+        assert (told.running, told.queued) == (40, 2)
+        assert (told.accept_length, told.generated) == (None, None)
+        instance.busy(steps=0)
+    instance.busy(steps=3)
+    assert instance.adapting.for_policy(sample) == sample, "fixed steps are the profile's own"
+    instance.serves("baseline")
+    assert instance.adapting.for_policy(sample) == sample
 
 
 def test_only_the_speculative_profile_gets_the_flags(instance: Instance) -> None:
