@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from packaging.version import InvalidVersion, Version
+
 from opsctl.autospec import surface_files
 from opsctl.autospec.cost import Costs, Mechanism
 from opsctl.autospec.mechanism import Choice, Facts, choose
@@ -91,7 +93,7 @@ def surfaces(
             problems.append(f"profile {name} was never measured on this host")
             continue
         profile = config.profiles[name]
-        now = {**surface.versions, **installed.get(profile.python, {})}
+        now = _versions(surface, installed.get(profile.python))
         why = mismatch(surface, fingerprint(profile), versions=now, environment=environment)
         if why is None:
             found[name] = surface
@@ -139,13 +141,31 @@ def mechanism(config: Config, measured: Mapping[str, Surface], observed: str = "
     return choice
 
 
-def _installed(config: Config) -> dict[str | None, dict[str, str | None]]:
+def _installed(config: Config) -> dict[str | None, str]:
     """The release of SGLang by interpreter, as far as it can be read without running it."""
     if not config.auto_spec.speculative:
         return {}
     version = capability.facts(config, None, alone=True).version
     python = config.profiles[config.auto_spec.speculative].python
-    return {} if version is None else {python: {"sglang": version}}
+    return {} if version is None else {python: version}
+
+
+def _versions(surface: Surface, sglang: str | None) -> dict[str, str | None]:
+    """The surface's versions with the installed SGLang's, when that is another release.
+
+    What a server says of itself and what its package is called differ in the build (`+cu130`).
+    """
+    measured = surface.versions.get("sglang")
+    if sglang is None or measured is None or _public(measured) == _public(sglang):
+        return dict(surface.versions)
+    return {**surface.versions, "sglang": sglang}
+
+
+def _public(version: str) -> str:
+    try:
+        return Version(version).public
+    except InvalidVersion:
+        return version
 
 
 def _facts(config: Config, measured: Mapping[str, Surface], observed: str) -> Facts:

@@ -2,7 +2,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from opsctl.autospec.guards import GuardRules, Situation, vetoes
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from opsctl.autospec.guards import HOUR, GuardRules, Situation, vetoes
 
 RULES = GuardRules(dwell=300.0, switches_per_hour=2)
 FREE = Situation(serving=True, ready_at=0.0, switch_times=(), quarantine={}, paused=False)
@@ -59,3 +62,36 @@ def test_cancelled_switches_are_tried_again_ever_more_seldom() -> None:
         assert vetoes(RULES, situation, "eagle3", veto.until) == ()
         waits.append(veto.until - 1000.0)
     assert waits == [600, 1200, 2400, 3600, 3600, 3600, 3600]
+
+
+def test_a_cooldown_of_its_own_counts_where_it_is_more_than_the_dwell() -> None:
+    situation = replace(FREE, ready_at=-9999.0, cancelled_at=1000.0, cancellations=1)
+    for cooldown, wait in ((0.0, 600), (100.0, 600), (900.0, 1800), (9999.0, 3600)):
+        (veto,) = vetoes(replace(RULES, cooldown=cooldown), situation, "eagle3", 1000.0)
+        assert veto.until == 1000.0 + wait
+
+
+@settings(max_examples=40)
+@given(
+    budget=st.integers(0, 5),
+    dwell=st.floats(0, 900),
+    waits=st.lists(st.tuples(st.floats(0, 1200), st.floats(1, 600)), min_size=20, max_size=80),
+)
+def test_whatever_the_policy_wants_the_budget_and_the_dwell_hold(
+    budget: int, dwell: float, waits: list[tuple[float, float]]
+) -> None:
+    """A policy that wants the other profile at every moment; each switch takes its time."""
+    rules = GuardRules(dwell, budget)
+    now, situation, begun = 0.0, FREE, [0.0]
+    done: list[float] = []
+    for wait, takes in waits:
+        now += wait
+        if vetoes(rules, situation, "eagle3", now):
+            continue
+        assert now >= (situation.ready_at or 0.0) + dwell
+        begun.append(now)
+        now += takes
+        done.append(now)
+        situation = replace(situation, ready_at=now, switch_times=tuple(done))
+    for end in done:
+        assert sum(end - HOUR < time <= end for time in done) <= budget

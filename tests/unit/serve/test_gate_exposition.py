@@ -50,3 +50,38 @@ def test_a_valid_engine_text_is_kept_line_for_line() -> None:
         '# TYPE x_total counter\nx_total{m="a b"} 3 1395066363000\n'
     )
     assert merge(OWN, engine) == OWN + engine
+
+
+WATCHDOG = {
+    "policy": "cost_aware",
+    "mechanism": "restart",
+    "no_surface": None,
+    "costs": {"eagle3": {"prepare_s": 0.0, "closed_s": 211.5, "seen": 2}},
+    "samples_dropped": 3,
+}
+DECISION = {"action": "switch", "vetoes": ["dwell", "budget"]}
+
+
+def watchdog_samples(**status: object) -> dict[str, float]:
+    text = own_text(NOTHING, Traffic(), status, engine_up=True)
+    return {
+        sample.name + "".join(f" {value}" for value in sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if "gateway" not in sample.name
+    }
+
+
+def test_what_the_watchdog_decides_by_is_in_the_scrape() -> None:
+    found = watchdog_samples(watchdog=WATCHDOG, last_decision=DECISION)
+    assert found["opsctl_watchdog_info restart cost_aware"] == 1
+    assert found["opsctl_watchdog_blind"] == 0
+    assert found["opsctl_watchdog_wants_switch"] == 1
+    assert found["opsctl_watchdog_vetoes"] == 2
+    assert found["opsctl_switch_cost_seconds eagle3 closed"] == 211.5
+    assert found["opsctl_load_samples_dropped_total"] == 3
+    assert watchdog_samples(watchdog={**WATCHDOG, "no_surface": "x"})["opsctl_watchdog_blind"] == 1
+
+
+def test_without_a_watchdog_there_is_nothing_of_it() -> None:
+    assert not [name for name in watchdog_samples(watchdog=None) if "watchdog" in name]

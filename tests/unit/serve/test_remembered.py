@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from opsctl.autospec.cost import Costs
 from opsctl.serve import remembered
 from opsctl.serve.failures import Failures
 from opsctl.serve.state import Phase, State
@@ -19,10 +20,30 @@ STATE = State(
 )
 
 
+COSTS = {"restart": Costs("restart").with_switch("eagle3", prepare=0.0, closed=93.5)}
+
+
 def written(tmp_path: Path) -> Path:
     path = tmp_path / "state.json"
-    remembered.save(path, remembered.Snapshot(STATE, "boot-a", 42, True))
+    snapshot = remembered.Snapshot(STATE, "boot-a", 42, True, costs=COSTS)  # type: ignore[arg-type]
+    remembered.save(path, snapshot)
     return path
+
+
+def test_what_switches_cost_is_remembered_whatever_the_boot(tmp_path: Path) -> None:
+    past = remembered.read(written(tmp_path))
+    assert past is not None
+    assert past.switch_costs() == COSTS
+
+
+def test_a_file_of_before_costs_were_kept_has_none(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    document = json.loads(path.read_text())
+    del document["costs"]
+    path.write_text(json.dumps(document))
+    past = remembered.read(path)
+    assert past is not None
+    assert past.switch_costs() == {}
 
 
 def test_counters_survive_a_restart_of_opsctl(tmp_path: Path) -> None:
