@@ -78,7 +78,7 @@ def test_what_the_watchdog_decides_by_is_in_the_scrape() -> None:
     assert found["opsctl_watchdog_blind"] == 0
     assert found["opsctl_watchdog_wants_switch"] == 1
     assert found["opsctl_watchdog_vetoes"] == 2
-    assert found["opsctl_switch_cost_seconds eagle3 closed"] == 211.5
+    assert found["opsctl_switch_cost_seconds closed eagle3"] == 211.5
     assert found["opsctl_load_samples_dropped_total"] == 3
     assert watchdog_samples(watchdog={**WATCHDOG, "no_surface": "x"})["opsctl_watchdog_blind"] == 1
 
