@@ -40,7 +40,6 @@ class Watchdog:
         self._environment: Mapping[str, Any] | None = None
         self._told = ""
         self._task: asyncio.Task[None] | None = None
-        supervisor.adapting.changed = self.renew
 
     async def begin(self, free: bool) -> None:
         """Bring the policy up; it says which profile to start when nobody else has (`free`).
