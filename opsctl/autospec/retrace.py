@@ -116,11 +116,8 @@ class _Driver:
         self.plan, self._costs = setup.plan, setup.plan.costs.costs()
         self.policy = build(setup.plan)
         self._standing = None
-        told: Sequence[Seen] = (
-            memory(self._past, setup)[-setup.restored :] if setup.restored else ()
-        )
-        for seen in told:
-            tell(self.policy, self.plan, Seen(seen.sample, seen.serving, seen.wall, asked=False))
+        told = memory(self._past, setup) if setup.restored else []
+        remind(self.policy, self.plan, told[-setup.restored :])
         self._boot = setup.boot
 
     def switched(self, record: Switched) -> None:

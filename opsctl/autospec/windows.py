@@ -7,6 +7,7 @@ that goes over midnight belongs to the day it begins on.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -121,8 +122,13 @@ def _until(windows: Sequence[Window], now: Ruling, wall: float, local: Local) ->
 
 
 def _when(wanted: datetime, shown: datetime, wall: float, local: Local) -> float:
-    """The UNIX time at which the clock shows `wanted`, or, if it skips that, what comes next."""
+    """The UNIX time at which the clock shows `wanted`, or jumps over it."""
     at = wall + (wanted - shown).total_seconds()
-    off = (wanted - local(at)).total_seconds()
-    corrected = at + off
-    return corrected if local(corrected) == wanted else max(at, corrected)
+    corrected = at + (wanted - local(at)).total_seconds()
+    if local(corrected) == wanted:
+        return corrected
+    before, after = sorted((at, corrected))
+    while after - before > 1.0:
+        middle = math.floor((before + after) / 2)
+        before, after = (middle, after) if local(middle) < wanted else (before, middle)
+    return after

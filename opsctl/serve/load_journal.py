@@ -137,10 +137,7 @@ def _last_lines(path: Path, most: int) -> tuple[list[str], int]:
             head = [file.readline(_LONGEST) for _ in range(2)]
             begin = file.tell()
             size = file.seek(0, 2)
-            cut = size - begin > most
-            file.seek(size - most if cut else begin)
-            if cut:
-                file.readline(_LONGEST)  # the rest of a line
+            file.seek(max(size - most, begin))  # half a line is passed over like any other
             rest = file.read(most)
     except OSError:
         return [], 0

@@ -130,6 +130,26 @@ def test_an_hour_that_is_skipped_does_not_come() -> None:
     assert ruling(night, before + 60, berlin) == OPEN
 
 
+@pytest.mark.parametrize(
+    ("now", "end", "hours"),
+    [
+        ("2026-10-24T23:00", "2026-10-25T06:00", 8),  # the clocks are put back in between
+        ("2026-03-28T23:00", "2026-03-29T06:00", 6),  # and forward
+        ("2026-05-28T23:00", "2026-05-29T06:00", 7),
+    ],
+)
+def test_the_end_of_a_night_is_right_also_when_the_clocks_change(
+    now: str, end: str, hours: int
+) -> None:
+    found = ruling([window("daily", "22:00", "06:00")], at(now), berlin)
+    assert found.until == at(end) == at(now) + hours * 3600
+
+
+def test_an_end_that_the_clocks_skip_comes_when_they_are_past_it() -> None:
+    found = ruling([window("daily", "22:00", "02:30")], at("2026-03-29T01:00"), berlin)
+    assert found.until == at("2026-03-29T03:00")
+
+
 @given(st.lists(windows, max_size=4), walls, st.sampled_from(ZONES))
 def test_until_is_the_first_moment_at_which_something_else_holds(
     some: list[Window], wall: float, zone: ZoneInfo

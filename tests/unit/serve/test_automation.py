@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from opsctl.autospec.cost import Costs
 from opsctl.autospec.guards import Situation
 from opsctl.autospec.history import Decided, Record, Seen, SetUp, Switched
 from opsctl.autospec.load import LoadSample
@@ -172,13 +173,16 @@ def test_a_reload_with_other_marks_begins_anew() -> None:
     assert [setup.why for setup in watchdog.journal.of(SetUp)] == ["start", "changed"]
 
 
-def test_a_switch_teaches_what_the_next_one_costs() -> None:
+def test_a_switch_teaches_what_the_next_one_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    learnt: list[Costs] = []
+    monkeypatch.setattr(module, "learn", lambda policy, costs: learnt.append(costs))
     watchdog = Watchdog()
     note = watchdog.automation.note
     names = {"source": "eagle3", "target": "baseline", "by": "policy"}
     note("switch_begun", {**names, "why": "busy"})
     note("switched", {**names, "drain_s": 3.0, "stop_s": 10.0, "start_s": 90.0, "prepare_s": 0.0})
     assert watchdog.automation.book.costs["restart"].to("baseline").closed == 100.0
+    assert learnt == [watchdog.automation.book.costs["restart"]], "and the policy is told"
     plan = watchdog.automation.plan
     assert plan is not None
     assert plan.costs.costs().to("baseline").closed == 100.0
