@@ -140,7 +140,7 @@ class Automation:
         if self._policy is None or before is None or not setup.plan.same_policy(before):
             return False
         self._take_over(setup, prepared)
-        self.journal.begin_with(setup)
+        self.journal.note(setup)
         return True
 
     @property

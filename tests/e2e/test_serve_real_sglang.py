@@ -74,6 +74,8 @@ def write_configuration(
             "gateway": {"hold": {"time": "600s"}},
         },
         "auto_spec": {
+            "policy": "sustained_load",
+            "mechanism": mechanism,
             "speculative": "eagle3",
             "baseline": "baseline",
             "sustained_load": dict(marks),

@@ -71,7 +71,7 @@ def configuration(
         },
         "auto_spec": {
             "policy": "sustained_load",
-            "mechanism": "restart",
+            "mechanism": (serve or {}).get("mechanism", "restart"),
             "speculative": "eagle3",
             "baseline": "baseline",
             "sustained_load": {"high": 8, "high_for": "2s", "low": 3, "low_for": "3s"},
