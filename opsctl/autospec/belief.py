@@ -53,7 +53,7 @@ class Rates:
         """Take in `arrived` requests over `seconds`."""
         self.seconds += seconds
         rate = arrived / seconds
-        self.fast += (rate - self.fast) * self._share(seconds, 60.0)
+        self.fast += (rate - self.fast) * self._share(seconds, 20.0)
         self.slow += (rate - self.slow) * self._share(seconds, 900.0)
         self._stretch += seconds
         self._arrived += arrived
@@ -101,6 +101,7 @@ class Belief:
         self._serving: str | None = None
         self._generated: int | None = None
         self._said = 0.0
+        self._services = {name: self._serve(name) for name in pair.names}
 
     @property
     def tokens(self) -> float:
@@ -115,6 +116,9 @@ class Belief:
 
     def service(self, profile: str) -> Service:
         """Return how a profile serves what comes now."""
+        return self._services[profile]
+
+    def _serve(self, profile: str) -> Service:
         return Service(self.pair.speeds[profile], self.factor(profile), self.tokens, self.context)
 
     def see(self, sample: LoadSample, serving: str | None) -> None:
@@ -137,6 +141,7 @@ class Belief:
             self._forget_counters(sample)
         self._serving = serving
         self._see_completions(sample, last)
+        self._services = {name: self._serve(name) for name in self.pair.names}
         self._let_queues_run()
         self.actual += (sample.in_flight + sample.held) * self.elapsed
 

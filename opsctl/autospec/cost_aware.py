@@ -18,7 +18,7 @@ from opsctl.autospec.load import LoadSample
 from opsctl.autospec.pair import Pair
 from opsctl.autospec.policy import Decision
 
-_PRICE_EVERY = 15.0
+_PRICE_EVERY = 60.0
 """Seconds for which a price holds."""
 
 
@@ -34,7 +34,7 @@ class Tuning:
     """Of what the better profile would have cost: what round trips may cost without a gain."""
     high: float = 0.98
     """The way back is priced at the rate that this share of the last day stayed below."""
-    confirm: float = 20.0
+    confirm: float = 8.0
     """Seconds of overload before it is believed."""
 
 
@@ -118,7 +118,10 @@ class CostAware:
                 belief.service(name), self._queue[name], belief.arriving, belief.elapsed
             )
         saved = spent[serving] - spent[self.pair.other(serving)]
-        self._lost = max(self._lost + saved, 0.0)
+        self._lost += saved
+        if self._lost <= 0.0:
+            self._lost = 0.0
+            self._queue = dict.fromkeys(self.pair.names, float(belief.demand))
         if serving != self.sturdy:
             self._gained -= saved
 
@@ -130,7 +133,7 @@ class CostAware:
         service = belief.service(serving)
         over = (
             belief.rates.fast > service.capacity
-            and belief.demand > 1.5 * belief.queue[self.pair.other(serving)] + 4
+            and belief.demand > 1.5 * self._queue[self.pair.other(serving)] + 4
         )
         self._over = self._over + belief.elapsed if over else 0.0
 
@@ -180,35 +183,39 @@ class CostAware:
 
     def _weigh(self, serving: str, other: str, go: float, back: float) -> Decision:
         lost = self._lost
-        numbers = {"lost": round(lost, 1), "price": round(go, 1), "way_back": round(back, 1)}
+        numbers: dict[str, float | int | None] = {
+            "lost": round(lost, 1),
+            "price": round(go, 1),
+            "way_back": round(back, 1),
+        }
         words = f"staying on {serving} has cost {lost:.0f} request-seconds"
         if other == self.sturdy:
             if self._over >= self._tuning.confirm * self._tempo:
-                return self._go(serving, other, 0.0, f"{serving} is overloaded", numbers)
+                return self._go(other, 0.0, f"{serving} is overloaded", numbers, urgent=True)
             if lost >= self._tuning.leave_share * go and lost > 0:
-                return self._go(serving, other, 0.0, f"{words}; a switch costs {go:.0f}", numbers)
+                return self._go(other, 0.0, f"{words}; a switch costs {go:.0f}", numbers)
             return Decision("stay", serving, f"{words}; a switch costs {go:.0f}", numbers)
         trip = go + back
         numbers["purse"] = round(self._purse, 1)
-        if lost >= self._tuning.enter_share * trip and lost > 0 and trip <= self._purse:
-            return self._go(serving, other, trip, f"{words}; a round trip {trip:.0f}", numbers)
+        affordable = not self._trips or trip <= self._purse  # nobody knows the first hour
+        if lost >= self._tuning.enter_share * trip and lost > 0 and affordable:
+            return self._go(other, trip, f"{words}; a round trip {trip:.0f}", numbers)
         return Decision("stay", serving, f"{words}; a round trip costs {trip:.0f}", numbers)
 
     def _go(
         self,
-        serving: str,
         other: str,
         trip: float,
         why: str,
         numbers: dict[str, float | int | None],
+        *,
+        urgent: bool = False,
     ) -> Decision:
         self._wanted = other, trip
-        return Decision("switch", other, why, numbers)
+        return Decision("switch", other, why, numbers, urgent=urgent)
 
     @property
     def _purse(self) -> float:
-        """What a round trip may cost: gains so far, and a share of the whole; the first is free."""
-        if not self._trips:
-            return math.inf
+        """What a round trip may cost: gains so far, and a share of the whole."""
         best = min(self.belief.spent.values())
         return self._tuning.spend * best + self._gained - self._trips

@@ -8,7 +8,6 @@ looks `r` is held fixed, which makes the step exact and stable for any step leng
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from opsctl.autospec.cost import SwitchCost
 from opsctl.autospec.pair import Speed
@@ -18,25 +17,28 @@ _LONGEST = 3600.0
 _DRAINED = 0.25
 
 
-@dataclass(frozen=True)
 class Service:
-    """How fast a profile serves: its speed, a factor on it, and what requests are like."""
+    """How fast a profile serves: its speed at a context, a factor on it, and tokens a request."""
 
-    speed: Speed
-    factor: float
-    tokens: float
-    """Output tokens of a request, on average."""
-    context: float
+    __slots__ = ("_last", "_scale", "_table", "capacity")
+
+    def __init__(self, speed: Speed, factor: float, tokens: float, context: float) -> None:
+        self._table = speed.table(context)
+        self._last = len(self._table) - 1
+        self._scale = factor / tokens
+        self.capacity = speed.capacity(context) * self._scale
+        """Requests/s that can be served at most."""
 
     def each(self, count: float) -> float:
         """Return the rate (1/s) at which each of `count` requests ends."""
-        streams = max(count, 1.0)
-        return self.factor * self.speed.tok_s(streams, self.context) / streams / self.tokens
-
-    @property
-    def capacity(self) -> float:
-        """Return the most requests/s that can be served."""
-        return self.factor * self.speed.capacity(self.context) / self.tokens
+        table = self._table
+        if count <= 1.0:
+            return table[1] * self._scale
+        below = int(count)
+        if below >= self._last:
+            return table[self._last] * self._scale / count
+        low = table[below]
+        return (low + (table[below + 1] - low) * (count - below)) * self._scale / count
 
     def settled(self, rate: float) -> float:
         """Return the requests in the system at `rate` arrivals a second; infinite when too many."""
@@ -74,23 +76,50 @@ def drain_seconds(service: Service, count: float) -> float:
 
 
 def switch_price(
-    before: Service, after: Service, cost: SwitchCost, count: float, rate: float
+    before: Service,
+    after: Service,
+    cost: SwitchCost,
+    count: float,
+    rate: float,
+    *,
+    urgent: bool = False,
 ) -> float:
     """Return what a switch costs in request-seconds, at `rate` arrivals a second.
 
-    `count` requests are in flight when the gate closes. Counted are the wait at the gate and the
-    time until the queue that formed there is worked off, against the load at rest afterwards.
+    `count` requests are in the system when it is asked for. Counted is what more there are than
+    if the next profile served from now on: during the preparation, at the closed gate, and until
+    the queue that formed there is worked off (an hour at most: it never is when more comes than
+    can be served). `urgent` does not wait for the preparation.
     """
     if cost.free:
         return 0.0
-    closed = drain_seconds(before, count) + cost.closed
+    ideal, total, closed = count, 0.0, cost.closed
+    if urgent:
+        closed += max(cost.prepare - drain_seconds(before, count), 0.0)
+    elif cost.prepare:
+        for _ in range(4):
+            count, spent = step(before, count, rate, cost.prepare / 4)
+            ideal, base = step(after, ideal, rate, cost.prepare / 4)
+            total += spent - base
+    drain = drain_seconds(before, count)
+    closed += drain
+    ideal, base = _served(after, ideal, rate, closed)
     waiting = rate * closed
-    total = waiting * closed / 2
-    rest = min(after.settled(rate), waiting)
-    backlog, seconds = waiting, 0.0
-    while backlog > rest + 0.5 and seconds < _LONGEST:
-        stride = max(0.2 / after.each(backlog), 1.0)
-        backlog, spent = step(after, backlog, rate, stride)
-        total += spent - rest * stride
+    total += waiting * closed / 2 + count * drain / 2 - base
+    seconds = 0.0
+    while waiting > ideal + 0.5 and seconds < _LONGEST:
+        stride = max(0.3 / after.each(waiting), 1.0)
+        waiting, spent = step(after, waiting, rate, stride)
+        ideal, base = step(after, ideal, rate, stride)
+        total += spent - base
         seconds += stride
     return max(total, 0.0)
+
+
+def _served(service: Service, count: float, rate: float, seconds: float) -> tuple[float, float]:
+    """Let `seconds` pass in a few steps."""
+    total = 0.0
+    for _ in range(8):
+        count, spent = step(service, count, rate, seconds / 8)
+        total += spent
+    return count, total

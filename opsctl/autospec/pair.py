@@ -20,6 +20,7 @@ class Speed:
         self._flat = len(surface.contexts) == 1
         self._most = max(point.concurrency for point in surface.points)
         self._tables: dict[int, tuple[float, ...]] = {}
+        self._most_of: dict[int, float] = {}
 
     def table(self, context: float) -> tuple[float, ...]:
         """Return tok/s by number of streams (index 0: as for 1); the last one holds for more."""
@@ -43,7 +44,11 @@ class Speed:
 
     def capacity(self, context: float) -> float:
         """Return the most tok/s at any number of streams."""
-        return max(self.table(context))
+        table = self.table(context)
+        most = self._most_of.get(id(table))
+        if most is None:
+            most = self._most_of[id(table)] = max(table)
+        return most
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,7 @@ class Pair:
     speculative: Surface
     baseline: Surface
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, str]:
         """Profiles, the speculative one first."""
         return self.speculative.profile, self.baseline.profile

@@ -18,7 +18,9 @@ from opsctl.autospec.load import LoadSample
 class Decision:
     """What a policy wants, in one plain sentence and in numbers.
 
-    `change` says in words what would change it; empty when the reason says so already.
+    `change` says in words what would change it; empty when the reason says so already. `urgent`:
+    more comes than can be served, so the gate closes at once, even where the next engine could
+    first be prepared beside the one that serves.
     """
 
     action: Literal["stay", "switch"]
@@ -26,6 +28,7 @@ class Decision:
     reason: str
     numbers: Mapping[str, float | int | None] = field(default_factory=dict)
     change: str = ""
+    urgent: bool = False
 
 
 class Policy(Protocol):

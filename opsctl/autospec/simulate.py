@@ -26,6 +26,9 @@ NEVER = math.inf
 Watch = Callable[[LoadSample, str | None, Decision | None], None]
 
 
+DEFAULT_RULES = GuardRules(dwell=300.0, switches_per_hour=6)
+
+
 @dataclass(frozen=True)
 class Truth:
     """How the host differs from the surfaces: factors on tok/s, and of which they are known.
@@ -46,7 +49,7 @@ class Host:
     pair: Pair
     cost: SwitchCost
     truth: Truth = Truth()
-    rules: GuardRules = GuardRules(dwell=300.0, switches_per_hour=6)
+    rules: GuardRules = DEFAULT_RULES
     drain_limit: float = 600.0
     """Seconds after which a switch is given up because requests in flight do not finish."""
 
@@ -243,13 +246,13 @@ class _Engine:
 
     # -- switching ----------------------------------------------------------------------------
 
-    def switch(self, target: str) -> None:
-        """Begin a switch to `target`."""
+    def switch(self, target: str, *, urgent: bool = False) -> None:
+        """Begin a switch to `target`; `urgent` does not wait for the preparation."""
         self._asked, self._target = self.time, target
         if self._host.cost.free:
             self._closed = self.time
             self._changed()
-        elif self._host.cost.prepare > 0:
+        elif self._host.cost.prepare > 0 and not urgent:
             self._phase = (self.time + self._host.cost.prepare, self._close)
         else:
             self._close()
@@ -267,7 +270,8 @@ class _Engine:
             self._drained()
 
     def _drained(self) -> None:
-        self._phase = (self.time + self._host.cost.closed, self._changed)
+        prepared = max(self.time, self._asked + self._host.cost.prepare)
+        self._phase = (prepared + self._host.cost.closed, self._changed)
 
     def _cancel(self) -> None:
         self._cancelled_at = self.time
@@ -300,7 +304,7 @@ class _Engine:
         if not self.switching:
             decision = policy.decide(self.profile, self.time)
             if decision.action == "switch" and self._allowed(decision.profile):
-                self.switch(decision.profile)
+                self.switch(decision.profile, urgent=decision.urgent)
         if watch is not None:
             watch(sample, self.profile if self._open else None, decision)
 

@@ -141,16 +141,17 @@ def play(case: Case, requests: Requests, pair: Pair, *, hindsight: bool = True) 
 
 
 def one_switch(requests: Requests, host: Host, profile: str) -> float:
-    """Return the price of one switch at the case's 95th-percentile load, on the better profile."""
-    rate = requests.rate_quantile(0.95)
-    service = Service(
-        host.pair.speeds[profile],
-        true_factor(host, profile, 0.0),
-        requests.mean_output,
-        requests.mean_context,
-    )
-    count = min(service.settled(rate), 250.0)
-    return switch_price(service, service, host.cost, count, rate)
+    """Return the price of one switch to the better profile, at the 95th percentile of the load."""
+    rate = requests.rate_quantile(0.95, 600.0)
+    end = requests.hours * 3600
+
+    def service(name: str) -> Service:
+        factor = true_factor(host, name, end)
+        return Service(host.pair.speeds[name], factor, requests.mean_output, requests.mean_context)
+
+    better = service(profile)
+    count = min(better.settled(rate), 250.0)
+    return switch_price(service(host.pair.other(profile)), better, host.cost, count, rate)
 
 
 def surface(
