@@ -49,9 +49,21 @@ def emit(
     if output is Output.JSON:
         sys.stdout.write(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
     else:
-        import yaml
+        sys.stdout.write(_yaml(content))
 
-        sys.stdout.write(yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
+
+def _yaml(content: dict[str, Any]) -> str:
+    """YAML that opsctl reads back: PyYAML leaves a time of day such as 06:00 without quotes."""
+    import re
+
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        """Quotes what looks like a number in base 60."""
+
+    base_60 = re.compile(r"^[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+$")
+    Dumper.add_implicit_resolver("tag:yaml.org,2002:int", base_60, list("-+0123456789"))
+    return str(yaml.dump(content, Dumper=Dumper, sort_keys=False, allow_unicode=True))
 
 
 def grid(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> RenderableType:

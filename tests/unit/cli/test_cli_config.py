@@ -185,3 +185,15 @@ def test_two_profiles_are_compared(capsys: Capture) -> None:
 def test_an_unknown_profile_is_a_usage_error(capsys: Capture) -> None:
     assert run(["profile", "show", "eagle"]) == 2
     assert "did you mean eagle3?" in capsys.readouterr().err
+
+
+def test_times_of_day_are_shown_so_that_they_can_be_read_again(work: Path, capsys: Capture) -> None:
+    window = '{from: "06:00", to: "23:00", switches: never}'
+    (work / "opsctl.yaml").write_text(
+        f"profiles: {{a: {{model: m}}}}\nauto_spec: {{maintenance: [{window}]}}\n"
+    )
+    assert run(["config", "show", "-o", "yaml"]) == 0
+    shown = capsys.readouterr().out
+    assert "from: '06:00'" in shown
+    content = yaml.safe_load(shown)["config"]["auto_spec"]["maintenance"]
+    assert content[0]["from"] == "06:00"
