@@ -125,7 +125,8 @@ def line(record: Record) -> str:
             decision = finite(record.decision)
             body = {"action": decision.action, "profile": decision.profile}
             body |= {"reason": decision.reason, "numbers": dict(decision.numbers)}
-            body |= {"change": decision.change, "vetoes": list(record.vetoes)}
+            body |= {"change": decision.change, "urgent": decision.urgent}
+            body |= {"vetoes": list(record.vetoes)}
             return _line({"t": record.time, "w": record.wall, "decision": body})
 
 
@@ -245,7 +246,12 @@ def _decided(time: float, wall: float, body: Mapping[str, Any]) -> Decided:
     if not isinstance(vetoes, list) or not all(isinstance(veto, str) for veto in vetoes):
         raise _NotARecordError
     decision = Decision(
-        action, _text(body, "profile"), _text(body, "reason"), numbers, _text(body, "change")
+        action,
+        _text(body, "profile"),
+        _text(body, "reason"),
+        numbers,
+        _text(body, "change"),
+        urgent=body.get("urgent") is True,
     )
     return Decided(time, wall, decision, tuple(vetoes))
 

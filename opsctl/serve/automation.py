@@ -232,6 +232,7 @@ class Automation:
             profile=decision.profile,
             reason=decision.reason,
             change=decision.change,
+            urgent=decision.urgent,
             numbers=dict(decision.numbers),
             vetoes=[veto.why for veto in judgement.vetoes],
             policy=self._policy.name if self._policy is not None else "",

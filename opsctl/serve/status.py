@@ -119,6 +119,7 @@ def _decision(judgement: Judgement | None, now: float) -> Document | None:
         "profile": decision.profile,
         "reason": decision.reason,
         "change": decision.change,
+        "urgent": decision.urgent,
         "numbers": dict(decision.numbers),
         "vetoes": [veto.why for veto in judgement.vetoes],
     }

@@ -72,7 +72,7 @@ SWITCHED = Switched(200.0, 1764455800.0, "done", "eagle3", "baseline", "policy",
 DECIDED = Decided(
     150.0,
     1764455750.0,
-    Decision("switch", "baseline", "it costs less", {"cost": 9.25, "n": None}, "nothing"),
+    Decision("switch", "baseline", "it costs less", {"cost": 9.25, "n": None}, "nothing", True),
     ("dwell: 7 s left of 60 s",),
 )
 
