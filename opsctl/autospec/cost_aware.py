@@ -106,6 +106,7 @@ class CostAware:
             self._trips += self._wanted[1]
         self._wanted = None
         self._serving = serving
+        self._priced_at = -math.inf
         self._queue = dict.fromkeys(self.pair.names, float(self.belief.demand))
         self._lost = 0.0
 

@@ -86,11 +86,16 @@ class StandbyFailed:
 
 @dataclass(frozen=True)
 class SwitchAsked:
-    """Serve another profile; `by` is `operator` or `policy`."""
+    """Serve another profile; `by` is `operator` or `policy`.
+
+    `urgent`: the engine that serves cannot keep up, so the gate closes at once even where the next
+    engine is first prepared beside it: what it would take in meanwhile had to be drained.
+    """
 
     profile: str
     by: str
     why: str = ""
+    urgent: bool = False
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@
                                                                   └──▶ failed  (exit 69 or 4)
 
 A gated restart goes through `preparing` first: the next engine comes up beside the one that serves
-and waits at its own gate, without GPU memory, until the other's release has been observed.
+and waits at its own gate, without GPU memory, until the other's release has been observed. Is the
+switch urgent, the gate closes when the preparation begins, not when it ends.
 
 `step(state, event, now, rules)` returns the next state and the effects to carry out; the owner
 loop carries them out and posts what came of them as the next events. An engine is named by its
@@ -16,8 +17,9 @@ seconds.
 
 Rules kept here (design: Serving, rules that hold always): a start only ever follows an observed
 release (the only way into `starting` is `released`, or a fresh beginning); the gate is open only
-in `serving` and `preparing`; a failed start returns to the profile that served before; a profile
-that keeps failing is quarantined; when nothing works, back off, then give up.
+in `serving` and in a `preparing` without urgency; a failed start returns to the profile that
+served before; a profile that keeps failing is quarantined; when nothing works, back off, then give
+up.
 """
 
 from __future__ import annotations
@@ -167,7 +169,7 @@ def _switch_asked(event: SwitchAsked, state: State, now: float, rules: Rules) ->
         after, effects = moves.start(state, now, event.why)
         return after, (record, *effects)
     state, dropped = moves.without_switch(state)
-    switching = Switching(state.profile, event.profile, event.by, now)
+    switching = Switching(state.profile, event.profile, event.by, now, urgent=event.urgent)
     after, effects = _begin_switch(replace(state, switching=switching), now, rules, record)
     return after, (*dropped, *effects)
 
@@ -359,7 +361,8 @@ def _standby_failed(event: StandbyFailed, state: State, now: float, rules: Rules
     after, effects = _cancel(
         replace(plain, failures=failures), f"{switching.target} did not start: {event.why}", now
     )
-    return after, (drop, record, *effects)
+    opened = () if state.gate_open else (OpenGate(state.generation),)
+    return after, (drop, record, *effects, *opened)
 
 
 def _mark_drained(state: State, now: float) -> State:
@@ -370,7 +373,7 @@ def _mark_drained(state: State, now: float) -> State:
 
 def _call_off(state: State, by: str, now: float) -> Step:
     record = Record("switch_called_off", target=state.target, by=by)
-    gate_is_open = state.phase is Phase.PREPARING
+    gate_is_open = state.gate_open
     state, dropped = moves.without_switch(state)
     state = moves.enter(state, Phase.SERVING, now, "switch called off")
     opened: tuple[Effect, ...] = () if gate_is_open else (OpenGate(state.generation),)

@@ -31,13 +31,18 @@ def start(state: State, now: float, why: str) -> Step:
 
 
 def prepare(state: State, now: float, record: Record) -> Step:
-    """Bring the next engine up to its gate while this one serves on."""
-    assert state.switching is not None  # noqa: S101 - a switch is what is prepared
+    """Bring the next engine up to its gate; this one serves on, or (urgent) only finishes."""
+    switching = state.switching
+    assert switching is not None  # noqa: S101 - a switch is what is prepared
     number = state.standbys + 1
-    state = replace(state, standbys=number, switching=replace(state.switching, standby=number))
-    target = state.target or ""
-    state = enter(state, Phase.PREPARING, now, f"{target} comes up beside, {state.profile} serves")
-    return state, (record, Prepare(target, number))
+    state = replace(state, standbys=number, switching=replace(switching, standby=number))
+    effects: tuple[Effect, ...] = (record, Prepare(switching.target, number))
+    meanwhile = "serves"
+    if switching.urgent:
+        meanwhile = "finishes what it has"
+        effects = (record, CloseGate("switching", admit=admits(state)), effects[1])
+    why = f"{switching.target} comes up beside, {state.profile} {meanwhile}"
+    return enter(state, Phase.PREPARING, now, why), effects
 
 
 def activate(state: State, standby: int, now: float) -> Step:

@@ -17,7 +17,8 @@ class Phase(StrEnum):
     SERVING = "serving"
     """The gate is open."""
     PREPARING = "preparing"
-    """The gate is open; the engine of the next profile comes up beside, without GPU memory."""
+    """The engine of the next profile comes up beside, without GPU memory; the gate is open, but
+    for an urgent switch."""
     DRAINING = "draining"
     """The gate is closed; requests in flight finish."""
     DRAINED = "drained"
@@ -59,6 +60,8 @@ class Switching:
     """Number of the engine that waits at its own gate for the GPU memory (gated restart)."""
     prepared_at: float | None = None
     """When the standby reached its gate."""
+    urgent: bool = False
+    """Whether the gate was closed before the standby was there."""
 
     def took(self, now: float) -> dict[str, float]:
         """Seconds of the whole switch and of its parts, ending `now`."""
@@ -105,6 +108,13 @@ class State:
     release_tries: int = 0
     failures: Failures = field(default_factory=Failures)
     exit_code: int | None = None
+
+    @property
+    def gate_open(self) -> bool:
+        """Whether requests are let through."""
+        if self.phase is Phase.PREPARING:
+            return self.switching is None or not self.switching.urgent
+        return self.phase is Phase.SERVING
 
     @property
     def target(self) -> str | None:

@@ -253,8 +253,7 @@ class Supervisor:
 
     async def _judge(self, look: Look, generation: int) -> None:
         self.look = look
-        serves = self.state.phase in {Phase.SERVING, Phase.PREPARING}
-        serving = self.state.profile if serves else None
+        serving = self.state.profile if self.state.gate_open else None
         judgement = self.automation.take(
             self.adapting.for_policy(look.sample), serving, self.situation(), ask=look.lost is None
         )
@@ -286,7 +285,7 @@ class Supervisor:
                 self.record("switch_refused", profile=decision.profile, by="policy", why=str(error))
             return
         self._told_unfit = ("", "")
-        self.post(SwitchAsked(decision.profile, "policy", decision.reason))
+        self.post(SwitchAsked(decision.profile, "policy", decision.reason, urgent=decision.urgent))
 
     async def check_target(self, name: str) -> None:
         """Raise PreconditionError when `name` could not start; nothing was given up for it yet."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
@@ -296,3 +297,38 @@ def test_cancelled_switches_are_counted_until_one_succeeds() -> None:
     life.after(inputs.SwitchAsked("baseline", "policy"), inputs.Idle(1), inputs.Released(1))
     life.after(inputs.Ready(2))
     assert (life.state.cancellations, life.state.cancelled_at) == (0, None)
+
+
+GATED = replace(RULES, gated=lambda name: True)
+
+
+def preparing(*, urgent: bool) -> Life:
+    life = Life(GATED).after(inputs.Begin("eagle3"), inputs.Ready(1), wait=1.0)
+    return life.after(inputs.SwitchAsked("baseline", "policy", "overloaded", urgent=urgent))
+
+
+def test_a_switch_without_urgency_serves_on_while_the_next_engine_comes_up() -> None:
+    life = preparing(urgent=False)
+    assert (life.phase, kinds(life.effects), life.state.gate_open) == (
+        Phase.PREPARING,
+        ["Prepare"],
+        True,
+    )
+
+
+def test_an_urgent_switch_lets_nothing_more_in_while_the_next_engine_comes_up() -> None:
+    life = preparing(urgent=True)
+    assert (life.phase, kinds(life.effects)) == (Phase.PREPARING, ["CloseGate", "Prepare"])
+    assert life.effect(do.CloseGate) == do.CloseGate("switching", admit=True)
+    assert not life.state.gate_open
+    life.after(inputs.StandbyReady(1), inputs.Idle(1), wait=5.0)
+    assert life.phase is Phase.STOPPING
+
+
+def test_an_urgent_switch_that_comes_to_nothing_opens_the_gate_again() -> None:
+    life = preparing(urgent=True).after(inputs.StandbyFailed(1, "exited", "as it happens"))
+    assert life.phase is Phase.SERVING
+    assert life.effect(do.OpenGate) == do.OpenGate(1)
+    life = preparing(urgent=True).after(inputs.SwitchAsked("eagle3", "operator"))
+    assert life.phase is Phase.SERVING
+    assert life.effect(do.OpenGate) == do.OpenGate(1)

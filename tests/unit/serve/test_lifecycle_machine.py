@@ -241,8 +241,8 @@ class Serving(RuleBasedStateMachine):
     def operator_switches(self, profile: str) -> None:
         self.post(inputs.SwitchAsked(profile, "operator"))
 
-    @rule(profile=st.sampled_from(PROFILES))
-    def policy_switches(self, profile: str) -> None:
+    @rule(profile=st.sampled_from(PROFILES), urgent=st.booleans())
+    def policy_switches(self, profile: str, urgent: bool) -> None:
         situation = Situation(
             serving=self.state.phase is Phase.SERVING,
             ready_at=self.state.ready_at,
@@ -254,7 +254,7 @@ class Serving(RuleBasedStateMachine):
             return
         assert self.ready_at is not None
         assert self.now >= self.ready_at + DWELL
-        self.post(inputs.SwitchAsked(profile, "policy"))
+        self.post(inputs.SwitchAsked(profile, "policy", urgent=urgent))
 
     @rule()
     def operator_drains(self) -> None:
@@ -282,7 +282,10 @@ class Serving(RuleBasedStateMachine):
 
     @invariant()
     def gate_is_open_only_while_serving(self) -> None:
-        assert self.world.open == (self.state.phase in {Phase.SERVING, Phase.PREPARING})
+        assert self.world.open == self.state.gate_open
+        urgent = self.state.switching is not None and self.state.switching.urgent
+        if self.world.open:
+            assert self.state.phase is Phase.SERVING or not urgent
 
     @invariant()
     def a_standby_belongs_to_a_switch(self) -> None:
