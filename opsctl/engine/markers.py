@@ -159,7 +159,7 @@ _WAITING = re.compile(
     _STAMP + r"(Gated launch still waiting|Still waiting|Waiting for )", re.IGNORECASE
 )
 _ADAPTIVE_OFF = re.compile(
-    # 0.5.11 to 0.5.23; a warning before logging is set up, so mostly without a stamp
+    # 0.5.11 to 0.5.23; the first lines of a start may come before logging is set up
     _STAMP + r"(?:WARNING:[\w.:]* *)?(speculative_adaptive disabled: .+)"
 )
 _AFTERMATH = re.compile(
