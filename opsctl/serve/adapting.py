@@ -18,6 +18,11 @@ from opsctl.engine.start import RunningEngine
 from opsctl.serve.in_engine import InEngine, watcher
 from opsctl.serve.steps import Report, Steps, Verdict, table
 
+TO_BLAME = frozenset(
+    {"out_of_memory", "bad_flags", "exited", "start_timeout", "stage_timeout", "probe_failed"}
+)
+"""Kinds of failed starts that the flags may be to blame for."""
+
 
 class Adapting:
     """Adds the flags, follows the steps, and says what was observed of the engine that serves."""
@@ -36,12 +41,15 @@ class Adapting:
         self._told: Verdict = "unknown"
         self._given_up = ""
         self._unwatched = ""
+        self._starting = ""
+        """Profile of an engine that is starting with the flags."""
 
     def flags_for(self, profile: str) -> Mapping[str, FlagValue]:
         """Return what is added to a launch of `profile`, and record it."""
-        planned = self.planned
+        planned, self._starting = self.planned, ""
         if planned is None or self._given_up or profile != planned.profile:
             return {}
+        self._starting = profile
         self._record(
             "engine_adapts",
             profile=profile,
@@ -51,11 +59,23 @@ class Adapting:
         )
         return planned.flags
 
+    def start_failed(self, kind: str) -> None:
+        """Let the next start go without the flags when one with them came to nothing.
+
+        The engine needs more memory with them: graphs and attention states of every candidate.
+        """
+        if self._starting and kind in TO_BLAME:
+            self._record("adaptive_given_up", profile=self._starting, kind=kind)
+            self._given_up = f"an engine of {self._starting} did not start with it ({kind})"
+            self._starting = ""
+            self._observe()
+
     def follow(self, engine: RunningEngine) -> None:
         """Begin to follow an engine that has begun to serve."""
         if engine is self._engine:
             return
         self._engine, self.steps, self._told = engine, None, "unknown"
+        self._starting = ""
         self._unwatched = "the engine that serves was started without it"
         try:
             self.steps = watcher(engine, os.environ.get("HOME"))

@@ -30,7 +30,16 @@ from opsctl.serve.automation import Automation, Judgement
 from opsctl.serve.configured import engine_notes, rules
 from opsctl.serve.fitness import refuse_unfit
 from opsctl.serve.gateway import Gateway
-from opsctl.serve.inputs import Adopted, EngineLost, Event, Idle, StartFailed, SwitchAsked, Tick
+from opsctl.serve.inputs import (
+    Adopted,
+    EngineLost,
+    Event,
+    Idle,
+    StandbyFailed,
+    StartFailed,
+    SwitchAsked,
+    Tick,
+)
 from opsctl.serve.keeper import Keeper
 from opsctl.serve.notify import Notifier
 from opsctl.serve.places import Places
@@ -128,6 +137,8 @@ class Supervisor:
         self.state, wanted = lifecycle.step(before, event, self.clock(), self.rules())
         if isinstance(event, StartFailed | EngineLost):
             self.last_failure = LastFailure(self.clock(), before.profile, event.kind, event.why)
+        if isinstance(event, StartFailed | StandbyFailed):
+            self.adapting.start_failed(event.kind)
         for effect in wanted:
             self._perform(effect)
         self.turns.settle(self.state)

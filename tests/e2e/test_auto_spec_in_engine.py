@@ -114,6 +114,21 @@ async def test_an_engine_that_fell_back_to_fixed_steps_is_found_out_and_switched
         assert_stops_clean(instance)
 
 
+async def test_an_engine_that_does_not_fit_into_memory_with_it_is_started_without(
+    tmp_path: Path,
+) -> None:
+    with measured(tmp_path, eagle3={"sim-fault": "adaptive_oom"}) as instance:
+        status = await serves(instance, "eagle3")
+        assert [entry["kind"] for entry in events(instance, "start_failed")] == ["out_of_memory"]
+        assert len(events(instance, "adaptive_given_up")) == 1
+        status = await status_when(
+            instance, lambda s: s["watchdog"]["mechanism"] != "in_engine", "another mechanism"
+        )
+        assert "did not start with it (out_of_memory)" in status["watchdog"]["why_mechanism"]
+        assert status["engine"]["adaptive"] is None
+        assert_stops_clean(instance)
+
+
 async def test_what_sglang_cannot_do_is_not_tried_even_when_it_is_asked_for(
     tmp_path: Path,
 ) -> None:

@@ -12,7 +12,7 @@ WITHOUT_VALUE = frozenset(
     {
         "bad_weights", "crash_now", "hang", "ignore_sigterm", "escaped_child", "port_squatter",
         "abort_done", "freeze_gauges", "not_in_models", "early_orphan",
-        "adaptive_static",
+        "adaptive_static", "adaptive_oom",
     }
 )  # fmt: skip
 COUNTS = frozenset({"crash_after", "hang_after"})
@@ -21,7 +21,7 @@ RUN_TIME_ONLY = frozenset({"abort_done"})
 AT_START_ONLY = frozenset(
     {
         "slow_start", "stuck_stage", "start_failure", "bad_weights", "memory_lingers",
-        "early_orphan", "adaptive_static",
+        "early_orphan", "adaptive_static", "adaptive_oom",
     }
 )  # fmt: skip
 NAMES = WITHOUT_VALUE | COUNTS | SECONDS | {"stuck_stage", "start_failure", "kill_child"}

@@ -108,6 +108,9 @@ def _fail_if_told(options: Options, faults: Faults) -> None:
     if "bad_weights" in faults:
         say(stages.NO_WEIGHTS.format(model=options.model_path), rank=0)
         raise StartFailedError(-signal.SIGKILL)
+    if options.adaptive is not None and "adaptive_oom" in faults:
+        say(stages.OUT_OF_MEMORY, rank=0)
+        raise StartFailedError(-signal.SIGKILL)
     if (text := faults.text("start_failure")) is not None:
         failure = start_failure(text)
         say(stages.OUT_OF_MEMORY if failure.out_of_memory else stages.FAILED, rank=0)

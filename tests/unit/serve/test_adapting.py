@@ -101,6 +101,32 @@ def test_a_reload_tries_it_again_with_the_next_engine(instance: Instance) -> Non
     assert instance.adapting.observed == ""
 
 
+def test_after_a_start_that_ran_out_of_memory_the_next_one_goes_without(
+    instance: Instance,
+) -> None:
+    instance.adapting.flags_for("eagle3")
+    instance.adapting.start_failed("out_of_memory")
+    assert instance.told == ["engine_adapts", "adaptive_given_up"]
+    assert instance.adapting.flags_for("eagle3") == {}
+    assert "did not start with it (out_of_memory)" in instance.adapting.observed
+    assert instance.changes == 1
+    instance.adapting.forget()
+    assert instance.adapting.flags_for("eagle3") != {}
+
+
+def test_a_start_that_failed_for_another_reason_is_tried_again_as_it_was(
+    instance: Instance,
+) -> None:
+    instance.adapting.flags_for("eagle3")
+    instance.adapting.start_failed("port_in_use")
+    instance.adapting.flags_for("baseline")
+    instance.adapting.start_failed("out_of_memory")  # of the baseline
+    assert instance.adapting.flags_for("eagle3") != {}
+    instance.serves("eagle3")
+    instance.adapting.start_failed("exited")  # not of this one: it has started
+    assert instance.adapting.observed == ""
+
+
 def test_the_log_of_the_start_is_enough(instance: Instance) -> None:
     instance.serves("eagle3", off="speculative_adaptive disabled: topk")
     assert instance.told == ["engine_adapts", "adaptive_static"]
