@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 from opsctl.autospec.belief import Belief
 from opsctl.autospec.cost import Costs
-from opsctl.autospec.fluid import step, switch_price
+from opsctl.autospec.fluid import Service, step, switch_price
 from opsctl.autospec.load import LoadSample
 from opsctl.autospec.pair import Pair
 from opsctl.autospec.policy import Decision
 
-_PRICE_EVERY = 60.0
+_PRICE_EVERY = 20.0
 """Seconds for which a price holds."""
 
 
@@ -36,6 +36,35 @@ class Tuning:
     """The way back is priced at the rate that this share of the last day stayed below."""
     confirm: float = 8.0
     """Seconds of overload before it is believed."""
+
+
+@dataclass(frozen=True)
+class _Price:
+    """Prices of going and of coming back, in request-seconds, and what the other one saves."""
+
+    at: float
+    go: float
+    back: float
+    saves: float
+    """Requests fewer in the system, at rest at `rate` arrivals a second."""
+    rate: float
+
+    @property
+    def words(self) -> str:
+        """Say what the other profile would do."""
+        if not math.isfinite(self.saves):
+            return "could serve what comes" if self.saves > 0 else "could not serve what comes"
+        if self.rate <= 0:
+            return "has nothing to save: no requests come"
+        each, hour = abs(self.saves) / self.rate, abs(self.saves) * 3600
+        does = "would save" if self.saves >= 0 else "would lose"
+        return f"{does} {each:.2f} s a request, {hour:.0f} request-seconds an hour"
+
+
+def _saves(here: Service, there: Service, rate: float) -> float:
+    """Requests fewer in the system with `there`; infinite when only one can serve what comes."""
+    now, then = here.settled(rate), there.settled(rate)
+    return 0.0 if now == then else now - then
 
 
 class CostAware:
@@ -62,13 +91,14 @@ class CostAware:
         """Since the other profile has been better: what it would have saved."""
         self._queue = dict.fromkeys(pair.names, 0.0)
         self._serving: str | None = None
+        self._settling = False
+        """Until the queue that formed at the closed gate is worked off: that was to be expected."""
         self._over = 0.0
         self._gained = 0.0
         self._trips = 0.0
         """Prices of the round trips so far."""
         self._wanted: tuple[str, float] | None = None
-        self._priced_at = -math.inf
-        self._prices = (0.0, 0.0)
+        self._price: _Price | None = None
         self._last_time = -math.inf
 
     @property
@@ -87,7 +117,7 @@ class CostAware:
     def learn(self, costs: Costs) -> None:
         """Take over new costs of switches."""
         self.costs = costs
-        self._priced_at = -math.inf
+        self._price = None
 
     def see(self, sample: LoadSample, serving: str | None) -> None:
         """See `Policy.see`."""
@@ -106,13 +136,19 @@ class CostAware:
             self._trips += self._wanted[1]
         self._wanted = None
         self._serving = serving
-        self._priced_at = -math.inf
+        self._price = None
         self._queue = dict.fromkeys(self.pair.names, float(self.belief.demand))
         self._lost = 0.0
+        self._settling = True
 
     def _compare(self, serving: str) -> None:
         """Let both queues run on; what the other one saves counts, back to 0 when it does not."""
         belief = self.belief
+        if self._settling:
+            rest = belief.service(serving).settled(belief.rates.slow)
+            self._settling = belief.demand > 2 * rest + 3
+            self._queue = dict.fromkeys(self.pair.names, float(belief.demand))
+            return
         spent = {}
         for name in self.pair.names:
             self._queue[name], spent[name] = step(
@@ -154,8 +190,7 @@ class CostAware:
             return Decision("stay", serving, "the load is unknown, and unknown is not idle")
         if self.costs.to(other).free and self.costs.to(serving).free:
             return self._follow(serving, other)
-        go, back = self._price(serving, other, now)
-        return self._weigh(serving, other, go, back)
+        return self._weigh(serving, other, self._priced(serving, other, now))
 
     def _follow(self, serving: str, other: str) -> Decision:
         """A switch costs nothing: the faster one at this load."""
@@ -167,41 +202,58 @@ class CostAware:
         words = f"with {streams} requests {other} has {there / here:.2f} times the speed"
         if there > here * (1 + self._noise):
             return Decision("switch", other, words, numbers)
-        return Decision("stay", serving, words, numbers)
+        change = f"{other} when it has {1 + self._noise:.2f} times the speed or more"
+        return Decision("stay", serving, words, numbers, change)
 
-    def _price(self, serving: str, other: str, now: float) -> tuple[float, float]:
-        """The price of going now, and of coming back at a busy time."""
-        if now - self._priced_at >= _PRICE_EVERY * self._tempo:
-            belief = self.belief
+    def _priced(self, serving: str, other: str, now: float) -> _Price:
+        """What going now costs, and coming back at a busy time; good for a few seconds."""
+        if self._price is None or now - self._price.at >= _PRICE_EVERY * self._tempo:
+            belief, rates = self.belief, self.belief.rates
             here, there = belief.service(serving), belief.service(other)
-            rate = max(belief.rates.fast, belief.rates.slow)
-            go = switch_price(here, there, self.costs.to(other), belief.demand, rate)
-            high = belief.rates.high(self._tuning.high)
+            rate, high = max(rates.fast, rates.slow), rates.high(self._tuning.high)
             count = min(there.settled(high), 100.0)
-            back = switch_price(there, here, self.costs.to(serving), count, high)
-            self._prices, self._priced_at = (go, back), now
-        return self._prices
+            self._price = _Price(
+                at=now,
+                go=switch_price(
+                    here, there, self.costs.to(other), belief.demand, rate, tempo=self._tempo
+                ),
+                back=switch_price(
+                    there, here, self.costs.to(serving), count, high, tempo=self._tempo
+                ),
+                saves=_saves(here, there, rates.slow),
+                rate=rates.slow,
+            )
+        return self._price
 
-    def _weigh(self, serving: str, other: str, go: float, back: float) -> Decision:
-        lost = self._lost
+    def _weigh(self, serving: str, other: str, price: _Price) -> Decision:
+        """Weigh what staying has cost against what going costs."""
+        sturdy = other == self.sturdy
+        trip = price.go if sturdy else price.go + price.back
+        share = self._tuning.leave_share if sturdy else self._tuning.enter_share
+        lost, enough = self._lost, share * trip
         numbers: dict[str, float | int | None] = {
             "lost": round(lost, 1),
-            "price": round(go, 1),
-            "way_back": round(back, 1),
+            "enough": round(enough, 1),
+            "price": round(price.go, 1),
+            "way_back": round(price.back, 1),
+            "purse": round(self._purse, 1),
         }
-        words = f"staying on {serving} has cost {lost:.0f} request-seconds"
-        if other == self.sturdy:
-            if self._over >= self._tuning.confirm * self._tempo:
-                return self._go(other, 0.0, f"{serving} is overloaded", numbers, urgent=True)
-            if lost >= self._tuning.leave_share * go and lost > 0:
-                return self._go(other, 0.0, f"{words}; a switch costs {go:.0f}", numbers)
-            return Decision("stay", serving, f"{words}; a switch costs {go:.0f}", numbers)
-        trip = go + back
-        numbers["purse"] = round(self._purse, 1)
-        affordable = not self._trips or trip <= self._purse  # nobody knows the first hour
-        if lost >= self._tuning.enter_share * trip and lost > 0 and affordable:
-            return self._go(other, trip, f"{words}; a round trip {trip:.0f}", numbers)
-        return Decision("stay", serving, f"{words}; a round trip costs {trip:.0f}", numbers)
+        if sturdy and self._over >= self._tuning.confirm * self._tempo:
+            why = f"more comes than {serving} can serve, and {other} can serve more"
+            return self._go(other, 0.0, why, numbers, urgent=True)
+        what = "a switch" if sturdy else "a round trip"
+        words = f"{other} {price.words}; {what} costs {trip:.0f} request-seconds"
+        if 0.0 < lost >= enough and (sturdy or self._affordable(trip)):
+            why = f"staying on {serving} has cost {lost:.0f} request-seconds; {words}"
+            return self._go(other, 0.0 if sturdy else trip, why, numbers)
+        change = f"{other} when staying has cost {enough:.0f} request-seconds (now {lost:.0f})"
+        if sturdy:
+            change += f", at once when more comes than {serving} can serve"
+        return Decision("stay", serving, words, numbers, change)
+
+    def _affordable(self, trip: float) -> bool:
+        """Nobody knows the first hour; later a trip is paid for by gains, or by staying's cost."""
+        return not self._trips or trip <= self._purse + self._tuning.enter_share * self._lost
 
     def _go(
         self,

@@ -68,7 +68,7 @@ def step(service: Service, count: float, rate: float, seconds: float) -> tuple[f
 def drain_seconds(service: Service, count: float) -> float:
     """Return how long `count` requests in flight take to end while no new ones come."""
     seconds = 0.0
-    while count > _DRAINED and seconds < _LONGEST:
+    while count > _DRAINED:
         each = service.each(count)
         seconds += 0.25 / each
         count *= math.exp(-0.25)
@@ -83,13 +83,15 @@ def switch_price(
     rate: float,
     *,
     urgent: bool = False,
+    tempo: float = 1.0,
 ) -> float:
     """Return what a switch costs in request-seconds, at `rate` arrivals a second.
 
     `count` requests are in the system when it is asked for. Counted is what more there are than
     if the next profile served from now on: during the preparation, at the closed gate, and until
     the queue that formed there is worked off (an hour at most: it never is when more comes than
-    can be served). `urgent` does not wait for the preparation.
+    can be served). `urgent` does not wait for the preparation. `tempo`: how much slower the clock
+    runs than one of seconds.
     """
     if cost.free:
         return 0.0
@@ -107,8 +109,8 @@ def switch_price(
     waiting = rate * closed
     total += waiting * closed / 2 + count * drain / 2 - base
     seconds = 0.0
-    while waiting > ideal + 0.5 and seconds < _LONGEST:
-        stride = max(0.3 / after.each(waiting), 1.0)
+    while waiting > ideal + 0.5 and seconds < _LONGEST * tempo:
+        stride = max(0.3 / after.each(waiting), tempo)
         waiting, spent = step(after, waiting, rate, stride)
         ideal, base = step(after, ideal, rate, stride)
         total += spent - base

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 
 from opsctl.autospec.arrivals import Requests
 from opsctl.autospec.cost import Costs, Mechanism, SwitchCost
@@ -14,7 +14,6 @@ from opsctl.autospec.guards import GuardRules
 from opsctl.autospec.hindsight import Found, best, true_factor
 from opsctl.autospec.pair import Pair
 from opsctl.autospec.patterns import PATTERNS
-from opsctl.autospec.policy import Policy
 from opsctl.autospec.simulate import Host, Outcome, Truth, controlled, scheduled
 from opsctl.autospec.surface import Point, Surface
 from opsctl.autospec.sustained_load import SustainedLoad
@@ -103,11 +102,6 @@ def truth_of(kind: str, pair: Pair, hours: float) -> Truth:
     return Truth()
 
 
-def reference_load(name: str, high: float, low: float) -> tuple[str, Mapping[str, float]]:
-    """Return a setting of the water-mark policy by its name."""
-    return name, {"high": high, "high_for": 30.0, "low": low, "low_for": 60.0}
-
-
 SUSTAINED = {
     "sustained_load 8/5, 30 s/60 s": {"high": 8, "high_for": 30.0, "low": 5, "low_for": 60.0},
     "sustained_load 12/4, 120 s/600 s": {"high": 12, "high_for": 120.0, "low": 4, "low_for": 600.0},
@@ -181,14 +175,8 @@ def surface(
     )
 
 
-def all_cases(traces: Mapping[str, Requests], pairs: Mapping[str, Pair]) -> Iterator[Case]:
-    """Yield every case."""
-    for name in pairs:
-        for trace in traces:
-            for pattern in PATTERNS:
-                for mechanism in COSTS:
-                    for truth in TRUTHS:
-                        yield Case(trace, pattern, mechanism, name, truth)
-
-
-_ = math, Policy
+def all_cases(traces: Iterable[str], pairs: Iterable[str]) -> Iterator[Case]:
+    """Yield every case of these traces and pairs; those of one load follow each other."""
+    for name, trace, pattern in product(pairs, traces, PATTERNS):
+        for mechanism, truth in product(COSTS, TRUTHS):
+            yield Case(trace, pattern, mechanism, name, truth)

@@ -1,0 +1,126 @@
+"""The suite of auto-spec: 630 cases, played with every policy; writes docs/auto-spec-results.md.
+
+Traces are Azure's of 2023 (conversation and code), looked for in --traces; they are not part of
+the project. Surfaces are the simulated engine's tables. Takes about half an hour on two cores; the
+same inputs give the same table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import multiprocessing
+import sys
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from opsctl.autospec import suite
+from opsctl.autospec.arrivals import Requests
+from opsctl.autospec.pair import Pair
+from opsctl.autospec.patterns import PATTERNS
+from opsctl.autospec.suite import Case
+from opsctl.autospec.suite_report import Result, markdown, result
+from opsctl.autospec.surface import Surface
+from opsctl.autospec.traces import read
+from opsctl.engine.simulated.surface import surfaces
+
+ROOT = Path(__file__).resolve().parents[2]
+TRACES = {
+    "conversation": "azure-llm-2023-conversation.csv",
+    "code": "azure-llm-2023-code.csv",
+}
+TABLES = {
+    "reference": ("reference_host", "eagle3"),
+    "draft14": ("reference_host_draft14", "speculative"),
+    "kimi": ("kimi_k26_dcp1", "speculative"),
+    "qwen": ("qwen35_397b_mtp2", "speculative"),
+}
+LOSES = 0.8
+
+
+def pairs() -> dict[str, Pair]:
+    """Pairs of surfaces by name."""
+    found = {name: Pair(_surface(*table), _baseline(table[0])) for name, table in TABLES.items()}
+    baseline = found["reference"].baseline
+    slower = {p.concurrency: p.tok_s * LOSES for p in baseline.points}
+    found["loses"] = Pair(suite.surface("draft", {0: slower}, speculative=True), baseline)
+    return found
+
+
+def _baseline(table: str) -> Surface:
+    return _surface(table, "baseline")
+
+
+def _surface(table: str, column: str) -> Surface:
+    curves = surfaces().find(f"{table}:{column}").curves
+    rows = {
+        round(math.expm1(context)): {round(math.exp(n)): math.exp(rate) for n, rate in curve}
+        for context, curve in curves
+    }
+    return suite.surface(column, rows, speculative=column != "baseline")
+
+
+@cache
+def _pair(name: str) -> Pair:
+    return pairs()[name]
+
+
+@cache
+def _trace(folder: str, name: str) -> Requests:
+    path = Path(folder) / TRACES[name]
+    return read(path.read_text(encoding="utf-8"), path.name).requests
+
+
+_made: dict[tuple[str, str, str], Requests] = {}
+
+
+def _play(work: tuple[str, Case]) -> Result:
+    folder, case = work
+    key = case.trace, case.pattern, case.surface
+    if key not in _made:  # cases of one load follow each other
+        _made.clear()
+        source, pair = _trace(folder, case.trace), _pair(case.surface)
+        _made[key] = PATTERNS[case.pattern].requests(source, pair)
+    return result(suite.play(case, _made[key], _pair(case.surface)))
+
+
+def _chosen(only: list[str], traces: Mapping[str, str]) -> Iterator[Case]:
+    for case in suite.all_cases(list(traces), list(pairs())):
+        parts = case.name.split("/")
+        if all(any(word in parts for word in words.split(",")) for words in only):
+            yield case
+
+
+def main() -> None:
+    """Play, tell what missed, write the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("only", nargs="*", help="parts of names; a,b means either")
+    parser.add_argument("--traces", default=str(ROOT.parent / "shared" / "traces"))
+    parser.add_argument("--write", type=Path, help="markdown file to write the table to")
+    parser.add_argument("--workers", type=int, default=multiprocessing.cpu_count())
+    options = parser.parse_args()
+    missing = [name for name in TRACES.values() if not (Path(options.traces) / name).is_file()]
+    if missing:
+        raise SystemExit(f"{options.traces}: no {', '.join(missing)} (Azure's traces of 2023)")
+    cases = [(options.traces, case) for case in _chosen(options.only, TRACES)]
+    results = []
+    with multiprocessing.Pool(options.workers) as pool:
+        for found in pool.imap(_play, cases, chunksize=9):
+            results.append(found)
+            if not found.r1_held or found.r2_held is False:
+                print(found.words(), flush=True)
+    held = sum(found.r1_held for found in results)
+    asked = [found for found in results if found.r2_held is not None]
+    print(
+        f"R1 held in {held} of {len(results)}, R2 in {sum(bool(x.r2_held) for x in asked)} ", end=""
+    )
+    print(f"of the {len(asked)} cases where hindsight gains more than 5 %")
+    if options.write is not None:
+        options.write.write_text(markdown(results), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
