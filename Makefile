@@ -14,7 +14,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 \
 	--no-emit-index-url --no-header --no-annotate
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-extended test-fast test-sglang test-lowest check fix bench catalogue patches lock clean
+.PHONY: help autospec-suite demo test test-extended test-fast test-sglang test-lowest check fix bench catalogue patches lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ check: $(STAMP) ## lint, format, types, import rules, roles
 fix: $(STAMP) ## apply what ruff can repair, and format
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+
+autospec-suite: $(STAMP) ## play the policy's 630 cases (half an hour) and write docs/auto-spec-results.md
+	$(BIN)/python benchmarks/suites/autospec.py --write docs/auto-spec-results.md
 
 bench: $(STAMP) | nginx ## all benchmarks, one after the other
 	@missed=; for file in benchmarks/*.py; do echo "== $$file"; \

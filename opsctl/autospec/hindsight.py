@@ -36,17 +36,17 @@ class Found:
 def best(requests: Requests, host: Host, others: Sequence[tuple[str, Outcome]] = ()) -> Found:
     """Search; `others` are outcomes at hand (with their first profile) to be at least as good as.
 
-    Fixed profiles are among what is tried.
+    Fixed profiles are among what is tried, where they are not at hand.
     """
-    found = [_try(requests, host, name, ()) for name in host.pair.names]
-    found += [_as_found(start, outcome) for start, outcome in others]
+    found = [_as_found(start, outcome) for start, outcome in others]
+    fixed = {one.start for one in found if not one.schedule}
+    found += [_try(requests, host, name, ()) for name in host.pair.names if name not in fixed]
     if host.cost.free:
-        found += [
-            _as_found(name, controlled(requests, host, name, _Oracle(host)))
-            for name in host.pair.names
-        ]
+        fast = max(host.pair.names, key=lambda name: host.pair.speeds[name].tok_s(1, 0.0))
+        found.append(_as_found(fast, controlled(requests, host, fast, _Oracle(host))))
     else:
-        found += [_try(requests, host, start, plan) for start, plan in _proposals(requests, host)]
+        plans = [(start, plan) for start, plan in _proposals(requests, host) if plan]
+        found += [_try(requests, host, start, plan) for start, plan in plans]
     winner = min(found, key=lambda f: f.outcome.request_seconds)
     return winner if host.cost.free else _pruned(requests, host, winner)
 

@@ -113,11 +113,14 @@ def host_of(pair: Pair, cost: SwitchCost, truth: Truth) -> Host:
     return Host(pair, cost, truth, GuardRules(dwell=300.0, switches_per_hour=6))
 
 
-def play(case: Case, requests: Requests, pair: Pair, *, hindsight: bool = True) -> Verdict:
-    """Play one case with every policy."""
+def play(
+    case: Case, requests: Requests, pair: Pair, fixed: Mapping[str, Outcome] | None = None
+) -> Verdict:
+    """Play one case with every policy; `fixed` are outcomes of the fixed profiles, if at hand."""
     cost = COSTS[case.mechanism]
     host = host_of(pair, cost, truth_of(case.truth, pair, requests.hours))
-    rows = [Row(f"always:{name}", scheduled(requests, host, name), name) for name in pair.names]
+    fixed = fixed or {name: scheduled(requests, host, name) for name in pair.names}
+    rows = [Row(f"always:{name}", outcome, name) for name, outcome in fixed.items()]
     cheaper = min(rows, key=lambda row: row.outcome.request_seconds).start
     for name, marks in SUSTAINED.items():
         plain = SustainedLoad(*pair.names, **marks)  # type: ignore[arg-type]
@@ -126,11 +129,7 @@ def play(case: Case, requests: Requests, pair: Pair, *, hindsight: bool = True) 
     start = policy.start
     rows.append(Row(policy.name, controlled(requests, host, start, policy), start))
     played = [(row.start, row.outcome) for row in rows]
-    found = (
-        best(requests, host, played)
-        if hindsight
-        else Found(cheaper, (), next(r.outcome for r in rows if r.start == cheaper))
-    )
+    found = best(requests, host, played)
     return Verdict(case, requests, tuple(rows), cheaper, found, one_switch(requests, host, cheaper))
 
 
