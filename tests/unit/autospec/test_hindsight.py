@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from opsctl.autospec.arrivals import Requests, shaped, synthetic
+from opsctl.autospec.cost import SwitchCost
+from opsctl.autospec.hindsight import best, true_factor
+from opsctl.autospec.pair import Pair
+from opsctl.autospec.simulate import Host, Truth, scheduled
+from opsctl.autospec.suite import COSTS, surface
+
+PAIR = Pair(
+    surface("draft", {0: {1: 200.0, 8: 220.0, 64: 220.0}}, speculative=True),
+    surface("plain", {0: {1: 40.0, 8: 280.0, 64: 900.0}}, speculative=False),
+)
+"""Alone five times as fast with drafts; many can only be served without."""
+SOURCE = synthetic(2000, 3)
+EVEN = Requests("even", (1.0,), (100,), (200,), 1 / 3600)
+"""Without pauses that a switch could be hidden in."""
+HOUR = 3600.0
+QUIET, BUSY = 0.08, 2.5
+RESTART, FREE = Host(PAIR, SwitchCost(closed=60.0)), Host(PAIR, SwitchCost())
+
+
+def load(rate: Callable[[float], float], hours: float = 4.0, source: Requests = EVEN) -> Requests:
+    return shaped(source, rate, hours, name="made", seed=1)
+
+
+def test_quiet_then_busy_is_one_switch_in_the_middle() -> None:
+    requests = load(lambda t: QUIET if t < 2 * HOUR else BUSY)
+    found = best(requests, RESTART)
+    assert found.start == "draft"
+    ((at, target),) = found.schedule
+    assert target == "plain"
+    assert 2 * HOUR - 1200 <= at <= 2 * HOUR + 120
+    fixed = {name: scheduled(requests, RESTART, name) for name in PAIR.names}
+    assert found.outcome.request_seconds < fixed["plain"].request_seconds - 1500
+    assert found.outcome.request_seconds < 0.5 * fixed["draft"].request_seconds
+
+
+@pytest.mark.parametrize(("rate", "wanted"), [(QUIET, "draft"), (BUSY, "plain")])
+def test_where_one_profile_is_always_better_nothing_is_switched(rate: float, wanted: str) -> None:
+    found = best(load(lambda _: rate, 2.0), RESTART)
+    assert (found.start, found.schedule) == (wanted, ())
+
+
+def test_inside_the_engine_the_faster_one_serves_every_second() -> None:
+    requests = load(lambda t: BUSY if t % 600 >= 300 else QUIET, 1.0)
+    found = best(requests, FREE)
+    fixed = min(scheduled(requests, FREE, name).request_seconds for name in PAIR.names)
+    assert found.outcome.request_seconds < fixed - 200
+    assert len(found.schedule) >= 10
+    gated = best(requests, Host(PAIR, COSTS["gated_restart"]))
+    assert found.outcome.request_seconds <= gated.outcome.request_seconds
+
+
+def test_the_schedule_is_what_leads_to_the_outcome() -> None:
+    requests = load(lambda t: QUIET if t < HOUR else BUSY, 2.0)
+    found = best(requests, RESTART)
+    assert scheduled(requests, RESTART, found.start, found.schedule) == found.outcome
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    rates=st.lists(st.sampled_from([0.02, QUIET, 0.4, 1.2, BUSY]), min_size=1, max_size=5),
+    mechanism=st.sampled_from(sorted(COSTS)),
+    times=st.lists(st.floats(60.0, 5000.0), max_size=3),
+    drop=st.sampled_from([1.0, 0.5]),
+)
+def test_hindsight_is_never_worse_than_a_fixed_profile_or_what_others_did(
+    rates: list[float], mechanism: str, times: list[float], drop: float
+) -> None:
+    requests = load(lambda t: rates[min(int(t / 1200), len(rates) - 1)], len(rates) / 3, SOURCE)
+    host = Host(PAIR, COSTS[mechanism], Truth(drop_at=2000.0, drop=drop))  # type: ignore[index]
+    plan = [(at, PAIR.names[i % 2]) for i, at in enumerate(sorted(times))]
+    other = scheduled(requests, host, "plain", plan)
+    found = best(requests, host, [("plain", other)])
+    least = [scheduled(requests, host, name).request_seconds for name in PAIR.names]
+    assert found.outcome.request_seconds <= min([*least, other.request_seconds]) + 1e-6
+
+
+def test_the_same_case_gives_the_same_schedule() -> None:
+    requests = load(lambda t: QUIET if t < HOUR else BUSY, 2.0)
+    assert best(requests, RESTART) == best(requests, RESTART)
+
+
+def test_what_is_true_of_a_profile_changes_with_the_drop() -> None:
+    host = Host(PAIR, SwitchCost(), Truth({"draft": 0.8, "plain": 0.9}, drop_at=100.0, drop=0.5))
+    assert true_factor(host, "draft", 99.9) == 0.8
+    assert true_factor(host, "draft", 100.0) == pytest.approx(0.4)
+    assert true_factor(host, "plain", 100.0) == 0.9
