@@ -64,7 +64,7 @@ def test_the_schedule_is_what_leads_to_the_outcome() -> None:
     assert scheduled(requests, RESTART, found.start, found.schedule) == found.outcome
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     rates=st.lists(st.sampled_from([0.02, QUIET, 0.4, 1.2, BUSY]), min_size=1, max_size=5),
     mechanism=st.sampled_from(sorted(COSTS)),
