@@ -90,6 +90,8 @@ class Belief:
         """Seconds of the last step."""
         self.arriving = 0.0
         """Arrivals a second during the last step."""
+        self.arrived = 0
+        """Requests since the first sample."""
         self.demand = 0
         self.context = 0.0
         self.accepted = 1.0
@@ -133,6 +135,7 @@ class Belief:
         self.elapsed = sample.time - last.time
         arrived = max(sample.arrived - last.arrived, 0)
         self.arriving = arrived / self.elapsed
+        self.arrived += arrived
         self.rates.see(arrived, self.elapsed)
         self._see_requests(sample)
         if serving is not None and serving == self._serving:

@@ -36,6 +36,10 @@ class Tuning:
     """The way back is priced at the rate that this share of the last day stayed below."""
     confirm: float = 8.0
     """Seconds of overload before it is believed."""
+    least: float = 10.0
+    """Request-seconds below which nothing is worth a switch, however little it costs."""
+    known: int = 20
+    """Requests before a round trip is thought of: until then its price is not known."""
 
 
 @dataclass(frozen=True)
@@ -230,7 +234,8 @@ class CostAware:
         sturdy = other == self.sturdy
         trip = price.go if sturdy else price.go + price.back
         share = self._tuning.leave_share if sturdy else self._tuning.enter_share
-        lost, enough = self._lost, share * trip
+        lost = self._lost
+        enough = max(share * trip, self._tuning.least * self._tempo)
         numbers: dict[str, float | int | None] = {
             "lost": round(lost, 1),
             "enough": round(enough, 1),
@@ -243,7 +248,11 @@ class CostAware:
             return self._go(other, 0.0, why, numbers, urgent=True)
         what = "a switch" if sturdy else "a round trip"
         words = f"{other} {price.words}; {what} costs {trip:.0f} request-seconds"
-        if 0.0 < lost >= enough and (sturdy or self._affordable(trip)):
+        if not sturdy and self.belief.arrived < self._tuning.known:
+            change = f"nothing before {self._tuning.known} requests have come"
+            words = f"{self.belief.arrived} requests have come: too few to know what they are like"
+            return Decision("stay", serving, words, numbers, change)
+        if lost >= enough and (sturdy or self._affordable(trip)):
             why = f"staying on {serving} has cost {lost:.0f} request-seconds; {words}"
             return self._go(other, 0.0 if sturdy else trip, why, numbers)
         change = f"{other} when staying has cost {enough:.0f} request-seconds (now {lost:.0f})"

@@ -119,7 +119,8 @@ class _Paper:
         everything = self._most(track, together)
         scale = self._panel(max(everything))
         switches = len(self._played.verdict.row(name).switches)
-        yield from self._frame(scale, name, f"requests there; {switches} switches")
+        times = "1 switch" if switches == 1 else f"{switches} switches"
+        yield from self._frame(scale, name, f"requests there; {times}")
         yield f'<path class="held" d="{self._area(held, scale)}"/>'
         points = " ".join(f"{x},{scale.y(v)}" for x, v in self._columns(everything))
         yield f'<polyline class="queue" points="{points}"/>'
