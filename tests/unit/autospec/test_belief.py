@@ -175,8 +175,8 @@ def test_the_busiest_hours_of_a_day_are_remembered_and_those_of_the_day_before_n
     assert rates.high() == pytest.approx(2.0, abs=0.01)
     assert rates.high(0.2) == pytest.approx(0.25, abs=0.01)
     for _ in range(24 * 360):
-        rates.see(25.0, 10.0)
-    assert rates.high(0.0) == pytest.approx(2.5)
+        rates.see(1.0, 10.0)
+    assert rates.high(1.0) == pytest.approx(0.1)
 
 
 def test_the_first_minute_is_a_plain_mean() -> None:

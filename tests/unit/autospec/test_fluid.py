@@ -135,6 +135,13 @@ def test_a_price_is_what_small_steps_find(rate: float, cost: SwitchCost, urgent:
     assert price == pytest.approx(wanted, rel=0.15, abs=5.0)
 
 
+def test_a_drain_with_nobody_coming_costs_what_is_not_served_faster_meanwhile() -> None:
+    """The fluid's drain is a straight line: good to a third."""
+    for cost in (SwitchCost(closed=1.0), SwitchCost(closed=120.0)):
+        wanted = _counted(cost, 120.0, 0.0, urgent=False)
+        assert switch_price(draft, plain, cost, 120.0, 0.0) == pytest.approx(wanted, rel=0.35)
+
+
 def _counted(cost: SwitchCost, count: float, rate: float, urgent: bool) -> float:
     """Requests too many, added up: until nothing is left of it or an hour is over."""
     small, time, running, held, ideal, total = 0.05, 0.0, count, 0.0, count, 0.0

@@ -240,6 +240,14 @@ def test_a_policy_is_told_every_second_what_is_there() -> None:
     assert [spoken[t] for t in (9.0, 11.0, 41.0, 43.0)] == ["plain", None, None, "draft"]
 
 
+def test_used_tokens_are_prompts_and_what_was_generated_for_those_that_run() -> None:
+    script = Script()
+    load = requests((0.0, 40), (10.0, 40), (20.0, 400), (22.0, 400), prompt=100)
+    controlled(load, Host(PAIR, FREE), "plain", script)
+    used = {sample.time: sample.used_tokens for sample in script.samples}
+    assert [used[t] for t in (3.0, 8.0, 12.0, 21.0, 24.0)] == [130, 0, 120, 110, 240]
+
+
 def test_a_policy_is_not_asked_while_a_switch_is_under_way() -> None:
     asked: list[float] = []
 
