@@ -10,7 +10,7 @@ from opsctl.autospec.arrivals import Requests, shaped, synthetic
 from opsctl.autospec.cost import SwitchCost
 from opsctl.autospec.hindsight import best, true_factor
 from opsctl.autospec.pair import Pair
-from opsctl.autospec.simulate import Host, Truth, scheduled
+from opsctl.autospec.simulate import Host, Outcome, Truth, scheduled
 from opsctl.autospec.suite import COSTS, surface
 
 PAIR = Pair(
@@ -56,6 +56,15 @@ def test_inside_the_engine_the_faster_one_serves_every_second() -> None:
     assert len(found.schedule) >= 10
     gated = best(requests, Host(PAIR, COSTS["gated_restart"]))
     assert found.outcome.request_seconds <= gated.outcome.request_seconds
+
+
+def test_what_others_did_counts_as_it_is() -> None:
+    """Better than anything that can be simulated: it is taken over."""
+    requests = load(lambda _: 1.0, 0.2)
+    for host in (FREE, RESTART):
+        magic = Outcome((0.01,) * len(requests), ())
+        found = best(requests, host, [("plain", magic)])
+        assert (found.start, found.schedule, found.outcome) == ("plain", (), magic)
 
 
 def test_the_schedule_is_what_leads_to_the_outcome() -> None:
