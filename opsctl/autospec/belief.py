@@ -17,6 +17,8 @@ from opsctl.autospec.pair import Pair
 MAX_GAP = 5.0
 _PRIOR_TOKENS, _PRIOR_WEIGHT = 200.0, 5.0
 _FORGET_REQUESTS = 2000.0
+_AT_ONCE = 5
+"""Completed requests that are counted at a time."""
 _FORGET_SPEED = 300.0
 _PRIOR_SPEED = 60.0
 """Seconds of one stream that the surface is believed for, before what is observed outweighs it."""
@@ -35,6 +37,15 @@ class _Observed:
     def factor(self, prior: float) -> float:
         """Return observed by predicted, where `prior` tokens came as they were said to."""
         return min(max((self.came + prior) / (self.said + prior), _LEAST), _MOST)
+
+
+@dataclass
+class _Counted:
+    """What was generated, and how many requests came and ended meanwhile."""
+
+    tokens: float = 0.0
+    completed: int = 0
+    arrived: int = 0
 
 
 @dataclass
@@ -99,6 +110,7 @@ class Belief:
         self._observed = {name: _Observed() for name in pair.names}
         self._tokens = _PRIOR_TOKENS * _PRIOR_WEIGHT
         self._requests = _PRIOR_WEIGHT
+        self._waiting = _Counted()
         self._last: LoadSample | None = None
         self._serving: str | None = None
         self._generated: int | None = None
@@ -108,7 +120,7 @@ class Belief:
     @property
     def tokens(self) -> float:
         """Output tokens of a request, on average."""
-        return self._tokens / self._requests
+        return max(self._tokens / self._requests, 1.0)
 
     def factor(self, profile: str) -> float:
         """Return how much faster a profile is than its surface says."""
@@ -166,6 +178,9 @@ class Belief:
             if measured:
                 share = 1 - math.exp(-self.elapsed / (60.0 * self.tempo))
                 self.accepted += (sample.accept_length / measured - self.accepted) * share
+        if sample.demand is None or last.demand is None:
+            self._generated, self._said = None, 0.0
+            return
         raw = self._raw(serving, sample, last)
         accepted = self.accepted if serving == speculative else 1.0
         self._said += raw * accepted * self.elapsed
@@ -183,15 +198,25 @@ class Belief:
         self._forget_counters(sample)
 
     def _see_completions(self, sample: LoadSample, last: LoadSample) -> None:
-        """Tokens of a request: what was generated, by what was completed."""
-        if self._serving is None:
+        """Tokens of a request: what was generated, by what was completed.
+
+        While most requests do not end, what is generated belongs to unfinished ones: then it waits
+        to be counted. Of each that has not ended a third is taken to be done.
+        """
+        if self._serving is None or sample.demand is None or last.demand is None:
             return
-        completed = max(sample.completed - last.completed, 0)
         raw = self._raw(self._serving, sample, last)
-        tokens = self.factor(self._serving) * raw * self.elapsed
-        left = math.exp(-completed / _FORGET_REQUESTS)
-        self._tokens = self._tokens * left + tokens
-        self._requests = self._requests * left + completed
+        self._waiting.tokens += self.factor(self._serving) * raw * self.elapsed
+        self._waiting.completed += max(sample.completed - last.completed, 0)
+        self._waiting.arrived += max(sample.arrived - last.arrived, 0)
+        waiting = self._waiting
+        if waiting.completed < max(_AT_ONCE, waiting.arrived / 2):
+            return
+        requests = waiting.completed + (waiting.arrived - waiting.completed) / 3
+        left = math.exp(-requests / _FORGET_REQUESTS)
+        self._tokens = self._tokens * left + waiting.tokens
+        self._requests = self._requests * left + requests
+        self._waiting = _Counted()
 
     def _raw(self, profile: str, sample: LoadSample, last: LoadSample) -> float:
         """The surface's tok/s between two samples."""

@@ -51,6 +51,8 @@ class _Price:
     back: float
     saves: float
     """Requests fewer in the system, at rest at `rate` arrivals a second."""
+    saves_now: float
+    """The same, at the highest of the running means of the rate."""
     rate: float
 
     @property
@@ -225,6 +227,7 @@ class CostAware:
                     there, here, self.costs.to(serving), count, high, tempo=self._tempo
                 ),
                 saves=_saves(here, there, rates.slow),
+                saves_now=_saves(here, there, rate),
                 rate=rates.slow,
             )
         return self._price
@@ -252,9 +255,11 @@ class CostAware:
             change = f"nothing before {self._tuning.known} requests have come"
             words = f"{self.belief.arrived} requests have come: too few to know what they are like"
             return Decision("stay", serving, words, numbers, change)
-        if lost >= enough and (sturdy or self._affordable(trip)):
+        saves = price.saves_now if sturdy else price.saves  # what was lost yesterday is over
+        if lost >= enough and saves > 0 and (sturdy or self._affordable(trip)):
             why = f"staying on {serving} has cost {lost:.0f} request-seconds; {words}"
-            return self._go(other, 0.0 if sturdy else trip, why, numbers)
+            urgent = sturdy and self._over > 0
+            return self._go(other, 0.0 if sturdy else trip, why, numbers, urgent=urgent)
         change = f"{other} when staying has cost {enough:.0f} request-seconds (now {lost:.0f})"
         if sturdy:
             change += f", at once when more comes than {serving} can serve"

@@ -39,7 +39,7 @@ def best(requests: Requests, host: Host, others: Sequence[tuple[str, Outcome]] =
     Fixed profiles are among what is tried, where they are not at hand.
     """
     found = [_as_found(start, outcome) for start, outcome in others]
-    fixed = {one.start for one in found if not one.schedule}
+    fixed = {one.start for one in found if not one.schedule and not one.outcome.cancelled}
     found += [_try(requests, host, name, ()) for name in host.pair.names if name not in fixed]
     if host.cost.free:
         fast = max(host.pair.names, key=lambda name: host.pair.speeds[name].tok_s(1, 0.0))

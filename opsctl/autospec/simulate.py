@@ -97,8 +97,9 @@ def scheduled(
     """Simulate switches at given times (seconds, profile); without any: one fixed profile."""
     engine = _Engine(requests, host, start)
     for time, target in schedule:
-        if time > engine.time and target != engine.profile:
+        if time > engine.time:
             engine.advance(time)
+        if target != engine.profile and not engine.switching:
             engine.switch(target)
     engine.finish()
     return engine.outcome()
@@ -153,30 +154,26 @@ class _Engine:
         """Let time pass; what a switch under way does on its way happens in between."""
         drop_at = self._host.truth.drop_at
         while True:
-            if self.time < drop_at <= until:
-                self._step_to(drop_at)
+            stop = min(until, drop_at) if self.time < drop_at else until
+            due, action = self._phase or (NEVER, None)
+            if not self._run_to(max(min(due, stop), self.time)):
+                continue  # the last request in flight has ended: what comes next is known now
+            if self.time == drop_at:
                 self._set_speed()
                 self._refresh()
-            if self._phase is None or self._phase[0] > until:
-                break
-            due, action = self._phase
-            self._run_to(max(due, self.time))
-            if self._phase is not None and self._phase[1] is action:
+            if action is not None and due <= self.time:
                 self._phase = None
                 action()
-        self._run_to(until)
+            elif self.time >= until:
+                break
 
     def finish(self) -> None:
         """Run until the last request is done."""
         while self._completed < len(self._at):
             self.advance(self.time + 3600.0)
 
-    def _step_to(self, until: float) -> None:
-        if self._phase is None or self._phase[0] > until:
-            self._run_to(until)
-
-    def _run_to(self, until: float) -> None:
-        """Arrivals and completions up to `until`; nothing else changes on the way."""
+    def _run_to(self, until: float) -> bool:
+        """Arrivals and completions up to `until`; False when the drain ended before."""
         at, running = self._at, self._running
         total = len(at)
         while True:
@@ -200,7 +197,9 @@ class _Engine:
                 self._refresh()
                 if not running and not self._open:
                     self._drained()
+                    return False
         self._pass(until)
+        return True
 
     def _pass(self, until: float) -> None:
         elapsed = until - self.time

@@ -245,6 +245,38 @@ def test_an_unknown_load_is_told_as_unknown() -> None:
     assert (belief.known, belief.demand) == (True, 6)
 
 
+def unknown(sample: LoadSample) -> LoadSample:
+    return replace(sample, running=None, queued=None, used_tokens=None, accept_length=None,
+                   generated=None)  # fmt: skip
+
+
+@pytest.mark.parametrize("every", [2, 3, 60])
+def test_an_engine_that_now_and_then_tells_nothing_is_believed_all_the_same(every: int) -> None:
+    samples = told(load(hours=0.3), truth=Truth({"plain": 0.8}))
+    holed = [
+        (unknown(sample) if int(sample.time) // every % 3 == 1 else sample, serving)
+        for sample, serving in samples
+    ]
+    belief = believed(holed)
+    assert belief.factor("plain") == pytest.approx(0.8, rel=0.1)
+
+
+def test_requests_that_end_unseen_do_not_make_requests_small() -> None:
+    requests = load(hours=0.6)
+    samples = told(requests)
+    holed = [(unknown(s) if 300 < s.time < 1500 else s, serving) for s, serving in samples]
+    assert believed(holed).tokens == pytest.approx(requests.mean_output, rel=0.1)
+
+
+def test_a_counter_without_the_load_beside_it_is_no_speed() -> None:
+    samples = told(load(hours=0.3), truth=Truth({"plain": 0.8}))
+    holed = [
+        (replace(sample, running=None) if 300 < sample.time < 600 else sample, serving)
+        for sample, serving in samples
+    ]
+    assert believed(holed).factor("plain") == pytest.approx(0.8, rel=0.1)
+
+
 def _any_samples() -> st.SearchStrategy[list[Told]]:
     count = st.one_of(st.none(), st.integers(0, 2000))
     counter = st.integers(0, 10**5)

@@ -136,7 +136,9 @@ def test_a_short_burst_is_not_overload() -> None:
     assert not [decision for _, decision in heard.switches if decision.urgent]
 
 
-def test_more_than_either_can_serve_is_no_reason_to_leave_the_sturdy_one() -> None:
+def test_more_than_either_can_serve_goes_to_the_sturdy_one_and_stays_there() -> None:
+    outcome, _ = play(CROSSING, load(lambda _: 6.0, 0.3), "draft")
+    assert [switch.target for switch in outcome.switches] == ["plain"]
     outcome, _ = play(CROSSING, load(lambda _: 6.0, 0.3), "plain")
     assert outcome.switches == ()
 

@@ -42,10 +42,26 @@ def test_quiet_then_busy_is_one_switch_in_the_middle() -> None:
     assert found.outcome.request_seconds < 0.5 * fixed["draft"].request_seconds
 
 
+def test_a_busy_hour_between_quiet_ones_is_gone_round() -> None:
+    requests = load(lambda t: BUSY if 2 * HOUR <= t < 3 * HOUR else QUIET, 6.0)
+    found = best(requests, RESTART)
+    assert (found.start, [target for _, target in found.schedule]) == ("draft", ["plain", "draft"])
+    (out, _), (back, _) = found.schedule
+    assert 2 * HOUR - 1200 <= out <= 2 * HOUR + 120
+    assert 3 * HOUR - 120 <= back <= 3 * HOUR + 1200
+
+
 @pytest.mark.parametrize(("rate", "wanted"), [(QUIET, "draft"), (BUSY, "plain")])
 def test_where_one_profile_is_always_better_nothing_is_switched(rate: float, wanted: str) -> None:
     found = best(load(lambda _: rate, 2.0), RESTART)
     assert (found.start, found.schedule) == (wanted, ())
+
+
+def test_a_drop_of_acceptance_is_seen_coming() -> None:
+    truth = Truth(drop_at=2 * HOUR, drop=0.1)
+    found = best(load(lambda _: QUIET), Host(PAIR, RESTART.cost, truth))
+    assert (found.start, [target for _, target in found.schedule]) == ("draft", ["plain"])
+    assert 2 * HOUR - 1200 <= found.schedule[0][0] <= 2 * HOUR + 600
 
 
 def test_inside_the_engine_the_faster_one_serves_every_second() -> None:
@@ -67,13 +83,37 @@ def test_what_others_did_counts_as_it_is() -> None:
         assert (found.start, found.schedule, found.outcome) == ("plain", (), magic)
 
 
+def test_a_better_schedule_of_others_is_pruned_too() -> None:
+    """A switch at 165 s is between the minutes that the search looks at; the pair before is not
+    needed, and holds up the request at 9 s.
+    """
+    at = (9.0, *(20.0 + 5.5 * n for n in range(26)), *(176.0 + n / 100 for n in range(40)))
+    requests = Requests("r", at, (1,) * len(at), (200,) * len(at), 180 / 3600)
+    host = Host(PAIR, SwitchCost(closed=4.0))
+    plan = [(1.0, "plain"), (8.0, "draft"), (165.0, "plain")]
+    outcome = scheduled(requests, host, "draft", plan)
+    assert len(outcome.switches) == 3
+    found = best(requests, host, [("draft", outcome)])
+    assert (found.start, found.schedule) == ("draft", ((165.0, "plain"),))
+
+
 def test_the_schedule_is_what_leads_to_the_outcome() -> None:
     requests = load(lambda t: QUIET if t < HOUR else BUSY, 2.0)
     found = best(requests, RESTART)
     assert scheduled(requests, RESTART, found.start, found.schedule) == found.outcome
 
 
-@settings(max_examples=15)
+def test_switches_of_others_that_are_of_no_use_are_left_out() -> None:
+    requests = load(lambda t: QUIET if t < 2 * HOUR else BUSY)
+    useless = [(1800.0, "plain"), (3600.0, "draft"), (2 * HOUR, "plain")]
+    outcome = scheduled(requests, RESTART, "draft", useless)
+    assert len(outcome.switches) == 3
+    found = best(requests, RESTART, [("draft", outcome)])
+    assert len(found.schedule) == 1
+    assert found.outcome.request_seconds < outcome.request_seconds
+
+
+@settings(max_examples=15, deadline=None)
 @given(
     rates=st.lists(st.sampled_from([0.02, QUIET, 0.4, 1.2, BUSY]), min_size=1, max_size=5),
     mechanism=st.sampled_from(sorted(COSTS)),

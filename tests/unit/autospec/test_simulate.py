@@ -24,6 +24,7 @@ from opsctl.autospec.simulate import (
     controlled,
     costs_of,
     scheduled,
+    serving_spans,
 )
 from opsctl.autospec.suite import surface
 
@@ -133,6 +134,13 @@ def test_mean_and_quantiles_are_of_the_latencies() -> None:
 # -- a switch ---------------------------------------------------------------------------------
 
 
+def test_a_restart_drains_waits_and_then_admits_what_was_held() -> None:
+    """In flight until 12 s; held from 11 s to 42 s, then 100 tokens at 20 tok/s."""
+    outcome = by_hand(requests((8.0, 40), (11.0, 100)), CLOSED, [(10.0, "draft")])
+    assert outcome.latencies == pytest.approx([4.0, 36.0])
+    assert outcome.switches == (Switch(10.0, 10.0, 42.0, "plain", "draft"),)
+
+
 def test_an_idle_engine_has_nothing_to_drain() -> None:
     outcome = by_hand(requests((11.0, 100)), CLOSED, [(10.0, "draft")])
     assert outcome.switches == (Switch(10.0, 10.0, 40.0, "plain", "draft"),)
@@ -163,6 +171,33 @@ def test_inside_the_engine_every_move_counts() -> None:
     outcome = by_hand(requests((0.0, 100)), FREE, plan)
     assert outcome.latencies == pytest.approx([7.0])
     assert len(outcome.switches) == 3
+
+
+def test_switches_there_and_back_each_take_place() -> None:
+    load = requests((50.0, 100), (110.0, 100), (200.0, 100))
+    plan = [(10.0, "draft"), (100.0, "plain"), (150.0, "draft")]
+    outcome = by_hand(load, CLOSED, plan)
+    assert outcome.switches == (
+        Switch(10.0, 10.0, 40.0, "plain", "draft"),
+        Switch(100.0, 100.0, 130.0, "draft", "plain"),
+        Switch(150.0, 150.0, 180.0, "plain", "draft"),
+    )
+    assert outcome.latencies == pytest.approx([5.0, 30.0, 5.0])
+
+
+def test_the_gate_opens_to_the_moment_not_to_the_second() -> None:
+    """In flight until 12.3 s; a quarter of a second later it is open."""
+    host = Host(PAIR, SwitchCost(closed=0.25), rules=NO_GUARDS)
+    outcome = controlled(requests((8.0, 43)), host, "plain", Script((10.0, "draft")))
+    assert outcome.switches[0].opened == pytest.approx(12.55)
+
+
+def test_while_the_next_engine_is_prepared_requests_are_served() -> None:
+    """The gate closes at 30 s with 30 tokens left, opens 10 s after the drain, at 43 s."""
+    load = requests((15.0, 50), (28.0, 50), (40.0, 100))
+    outcome = by_hand(load, GATED, [(10.0, "draft")])
+    assert outcome.switches == (Switch(10.0, 30.0, 43.0, "plain", "draft"),)
+    assert outcome.latencies == pytest.approx([5.0, 5.0, 8.0])
 
 
 @pytest.mark.parametrize(("tokens", "opened"), [(20, 40.0), (400, 59.0)])
@@ -296,6 +331,14 @@ def test_what_a_policy_is_told_of_the_cost_is_the_true_one() -> None:
     assert costs_of(host, "gated_restart").to("draft") == GATED
     assert costs_of(host, "gated_restart").mechanism == "gated_restart"
     assert costs_of(host, "anything else").mechanism == "restart"
+
+
+def test_spans_of_serving_follow_each_other_to_the_end() -> None:
+    outcome = by_hand(requests((8.0, 40), (11.0, 100)), CLOSED, [(10.0, "draft")])
+    spans = serving_spans(outcome, "plain", 100.0)
+    assert spans == [(0.0, 10.0, "plain"), (10.0, 42.0, None), (42.0, 100.0, "draft")]
+    free = by_hand(requests((0.0, 100)), FREE, [(5.0, "draft")])
+    assert serving_spans(free, "plain", 9.0) == [(0.0, 5.0, "plain"), (5.0, 9.0, "draft")]
 
 
 # -- what always holds ------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from opsctl.autospec.arrivals import Requests, synthetic
 from opsctl.autospec.cost import Costs, SwitchCost
 from opsctl.autospec.cost_aware import CostAware
 from opsctl.autospec.hindsight import Found
+from opsctl.autospec.pair import Pair
 from opsctl.autospec.patterns import PATTERNS
 from opsctl.autospec.reference import reference_pair
 from opsctl.autospec.simulate import Outcome, Truth, controlled, scheduled
@@ -109,6 +110,26 @@ def test_truths_are_about_the_speculative_profile() -> None:
 def test_a_switch_inside_the_engine_is_allowed_nothing() -> None:
     host = host_of(PAIR, SwitchCost(), Truth())
     assert one_switch(REQUESTS, host, "baseline") == 0.0
+
+
+def test_the_price_of_one_switch_is_near_what_a_simulated_one_costs() -> None:
+    """At a steady load: a switch in the middle, beside the better profile from the begin."""
+    busy = PATTERNS["busy"].requests(synthetic(4000, 2), PAIR, hours=1.5)
+    same = {1: 92.6, 30: 711.0, 70: 773.0, 250: 773.0}
+    pair = Pair(
+        surface("draft", {0: same}, speculative=True),
+        surface("plain", {0: same}, speculative=False),
+    )
+    for mechanism in ("restart", "gated_restart"):
+        host = host_of(pair, COSTS[mechanism], Truth())
+        price = one_switch(busy, host, "plain")
+        fixed = scheduled(busy, host, "plain").request_seconds
+        costs = []
+        for at in range(600, 4000, 200):
+            # in small steps, as a schedule is followed
+            outcome = scheduled(busy, host, "draft", [(float(at), "plain")])
+            costs.append(outcome.request_seconds - fixed)
+        assert price == pytest.approx(sum(costs) / len(costs), rel=0.6)
 
 
 def test_cases_are_all_combinations_those_of_one_load_together() -> None:
