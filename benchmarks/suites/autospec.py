@@ -8,10 +8,12 @@ same inputs give the same table.
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import multiprocessing
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 
@@ -23,7 +25,7 @@ from opsctl.autospec.pair import Pair
 from opsctl.autospec.patterns import PATTERNS
 from opsctl.autospec.simulate import Outcome
 from opsctl.autospec.suite import Case
-from opsctl.autospec.suite_report import Result, markdown, result
+from opsctl.autospec.suite_report import Result, markdown, result, verdict
 from opsctl.autospec.surface import Surface
 from opsctl.autospec.traces import read
 from opsctl.engine.simulated.surface import surfaces
@@ -100,6 +102,19 @@ def _chosen(only: list[str], traces: Mapping[str, str]) -> Iterator[Case]:
             yield case
 
 
+def _kept(path: Path) -> dict[str, Result]:
+    """Results of an earlier run with the same code."""
+    if not path.exists():
+        return {}
+    found = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        data = json.loads(line)
+        case = Case(**data.pop("case"))
+        data["sustained"] = tuple(data["sustained"])
+        found[case.name] = Result(case=case, **data)
+    return found
+
+
 def _write(path: Path, tables: str) -> None:
     """Replace what follows the mark; what stands above it was written by hand."""
     above, mark, _ = path.read_text(encoding="utf-8").partition(MARK)
@@ -114,24 +129,25 @@ def main() -> None:
     parser.add_argument("only", nargs="*", help="parts of names; a,b means either")
     parser.add_argument("--traces", default=str(ROOT.parent / "shared" / "traces"))
     parser.add_argument("--write", type=Path, help="markdown file to write the table to")
+    parser.add_argument("--keep", type=Path, help="results, kept for a run that goes on here")
     parser.add_argument("--workers", type=int, default=multiprocessing.cpu_count())
     options = parser.parse_args()
     missing = [name for name in TRACES.values() if not (Path(options.traces) / name).is_file()]
     if missing:
         raise SystemExit(f"{options.traces}: no {', '.join(missing)} (Azure's traces of 2023)")
-    cases = [(options.traces, case) for case in _chosen(options.only, TRACES)]
-    results = []
+    cases = list(_chosen(options.only, TRACES))
+    known = {} if options.keep is None else _kept(options.keep)
+    todo = [(options.traces, case) for case in cases if case.name not in known]
     with multiprocessing.Pool(options.workers) as pool:
-        for found in pool.imap(_play, cases, chunksize=9):
-            results.append(found)
+        for found in pool.imap(_play, todo, chunksize=9):
+            known[found.case.name] = found
+            if options.keep is not None:
+                with options.keep.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(asdict(found)) + "\n")
             if not found.r1_held or found.r2_held is False:
                 print(found.words(), flush=True)
-    held = sum(found.r1_held for found in results)
-    asked = [found for found in results if found.r2_held is not None]
-    print(
-        f"R1 held in {held} of {len(results)}, R2 in {sum(bool(x.r2_held) for x in asked)} ", end=""
-    )
-    print(f"of the {len(asked)} cases where hindsight gains more than 5 %")
+    results = [known[case.name] for case in cases]
+    print(verdict(results))
     if options.write is not None:
         _write(options.write, markdown(results))
 
