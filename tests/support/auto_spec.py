@@ -7,19 +7,18 @@ tune` wrote from a measurement of these tables, or of ones that are wrong.
 from __future__ import annotations
 
 import asyncio
+import json
 import random
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
 import aiohttp
 
-from opsctl.autospec import surface_files
-from opsctl.autospec.cost import SwitchCost
-from opsctl.autospec.fluid import Service, switch_price
-from opsctl.autospec.pair import Speed
 from opsctl.bench.environment import host
 from opsctl.bench.results import Profile, save_result
 from opsctl.bench.traffic import Job, Outcome, numbered_words, stream_once
@@ -87,6 +86,27 @@ class Scene:
         return max(phase.rate for phase in self.phases)
 
 
+QUIET = Phase(4, 2)
+"""The draft saves a third of each request's time."""
+BURST = Phase(26, 7)
+"""448 tok/s: a third more than the draft can do, with any number of requests at once."""
+
+SCENES: Mapping[str, Scene] = {
+    "burst, restart": Scene((QUIET, BURST, QUIET), start="eagle3"),
+    "burst, gated_restart": Scene((QUIET, BURST, QUIET), start="eagle3", mechanism="gated_restart"),
+    "burst, in_engine": Scene((QUIET, BURST, QUIET), start="eagle3", mechanism="in_engine"),
+    "long quiet after a burst": Scene((Phase(15, 2), Phase(60, 7), Phase(150, 2)), start="eagle3"),
+    # Measured on easy prompts, the draft wins at this load; on agentic ones it is swamped.
+    "acceptance collapse": Scene(
+        (Phase(12, 2, "easy"), Phase(16, 5.5, "easy"), Phase(90, 5.5, "agentic")),
+        measured_on="easy",
+        start="eagle3",
+    ),
+    # Said to be fast enough for this load, which it is not.
+    "wrong surface": Scene((Phase(20, 3), Phase(90, 6)), claim=1.3, start="eagle3"),
+}
+
+
 @dataclass(frozen=True)
 class Answer:
     """One request; `seconds` from the moment it was due."""
@@ -139,8 +159,10 @@ class Played:
     """Exit code of `opsctl autospec replay` with the load journal."""
     replay: str
     """What it said."""
+    begun: float
+    """UNIX time at which the load began."""
     one_switch: float
-    """The price of one switch at the busiest load, in request-seconds (R1's allowance)."""
+    """Price of one switch at the busiest time, in request-seconds, by the seconds measured here."""
 
     @property
     def watchdog(self) -> Row:
@@ -153,6 +175,12 @@ class Played:
         return min((self.rows[name] for name in PROFILES), key=lambda row: row.mean)
 
     @property
+    def harm(self) -> float:
+        """Mean latency, where 0 is the better fixed profile's and 1 the worse one's."""
+        worse = max(self.rows[name].mean for name in PROFILES)
+        return (self.watchdog.mean - self.better.mean) / (worse - self.better.mean)
+
+    @property
     def allowed(self) -> float:
         """R1: mean latency (s) that does no harm: 5 %, and the price of one switch."""
         return 1.05 * self.better.mean + self.one_switch / len(self.watchdog.answers)
@@ -161,6 +189,15 @@ class Played:
     def targets(self) -> list[str]:
         """Where the watchdog went, in order."""
         return [str(x["target"]) for x in self.events_of("switched") if x["by"] == "policy"]
+
+    @property
+    def left_at(self) -> list[float]:
+        """When the watchdog began these switches, in seconds of the load."""
+        return [
+            datetime.fromisoformat(x["time"]).timestamp() - self.begun
+            for x in self.events_of("switch_begun")
+            if x["by"] == "policy"
+        ]
 
     def events_of(self, name: str) -> list[Mapping[str, Any]]:
         """The journal's events of one name."""
@@ -172,7 +209,8 @@ class Played:
         lines = [f"{'':12}{'mean':>9}{'p99':>9}"]
         for row in self.rows.values():
             lines.append(f"{row.name:12}{row.mean:>7.2f} s{row.p99:>7.2f} s")
-        went = " ".join(self.targets) or "nowhere"
+        steps = zip(self.targets, self.left_at, strict=False)
+        went = ", ".join(f"{name} at {at:.0f} s" for name, at in steps) or "nowhere"
         lines.append(
             f"{len(self.watchdog.answers)} requests; R1 allows {self.allowed:.2f} s; went {went}"
         )
@@ -194,9 +232,10 @@ async def play(folder: Path, scene: Scene) -> Played:
             name: f"http://{(await asyncio.to_thread(x.wait_serving))['listen']}"
             for name, x in instances.items()
         }
+        begun = time.time()
         found = await asyncio.gather(*(_send(name, url, scene) for name, url in urls.items()))
         return await asyncio.to_thread(
-            _judge, instances["watchdog"], scene, {row.name: row for row in found}
+            _judge, instances["watchdog"], scene, {row.name: row for row in found}, begun
         )
 
 
@@ -262,7 +301,7 @@ def _cells(profile: str, scene: Scene) -> Iterator[Any]:
         context: {n: rate * factor / scene.time_scale for n, rate in row.items()}
         for context, row in column("demo", TABLES[profile]).items()
     }
-    more = {"accept_length": tables().accept_lengths[scene.measured_on]}
+    more: dict[str, Any] = {"accept_length": tables().accept_lengths[scene.measured_on]}
     yield from cells(profile, rows, **(more if profile == "eagle3" else {}))
 
 
@@ -302,29 +341,39 @@ async def _send(name: str, url: str, scene: Scene) -> Row:
     return Row(name, found, scene.tokens)
 
 
-def _judge(instance: Serving, scene: Scene, rows: Mapping[str, Row]) -> Played:
+def _judge(instance: Serving, scene: Scene, rows: Mapping[str, Row], begun: float) -> Played:
     status = instance.wait_serving()
-    events = instance.events()
-    price = _one_switch(instance, scene, status)
+    told = instance.opsctl("events", "--lines", "100000", "-o", "json").stdout
+    events = [json.loads(line) for line in told.splitlines()]
     stopped = instance.opsctl("stop")
     assert stopped.returncode == 0, stopped.stderr
     assert instance.process.wait(30) == 0
     replayed = instance.opsctl(
         "autospec", "replay", "--trace", str(instance.state_dir / "load.jsonl")
     )
-    return Played(scene, rows, status, events, replayed.returncode, replayed.stderr, price)
+    return Played(
+        scene=scene,
+        rows=rows,
+        status=status,
+        events=events,
+        replayed=replayed.returncode,
+        replay=replayed.stderr,
+        begun=begun,
+        one_switch=_one_switch(scene, events),
+    )
 
 
-def _one_switch(instance: Serving, scene: Scene, status: Mapping[str, Any]) -> float:
-    """As the suite prices it: a switch to the sturdy profile, at the busiest load."""
-    known = status["watchdog"]["costs"].get("baseline") or {}
-    cost = SwitchCost(known.get("prepare_s", 0.0), known.get("closed_s", 0.0))
-    found = {name: surface_files.load(instance.state_dir, name) for name in PROFILES}
-    services = {
-        name: Service(Speed(surface), 1.0, scene.tokens, scene.tokens)
-        for name, surface in found.items()
-        if surface is not None
-    }
-    sturdy = services["baseline"]
-    count = min(sturdy.settled(scene.peak), 50.0)
-    return switch_price(services["eagle3"], sturdy, cost, count, scene.peak)
+def _one_switch(scene: Scene, events: Sequence[Mapping[str, Any]]) -> float:
+    """Price of the longest switch there was, had it come at the busiest time.
+
+    Requests wait while the gate is closed, and the queue that formed is worked off with what the
+    sturdy profile can do more than what comes.
+    """
+    if scene.mechanism == "in_engine":
+        return 0.0
+    parts = ("drain_s", "stop_s", "start_s")
+    done = (event for event in events if event["event"] == "switched")
+    closed = max(sum(event[part] for part in parts) for event in done)
+    most = max(column("demo", TABLES["baseline"])[0].values()) / scene.time_scale / scene.tokens
+    waiting = scene.peak * closed
+    return float(waiting * closed / 2 + waiting**2 / 2 / (most - scene.peak))
