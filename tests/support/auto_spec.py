@@ -95,7 +95,7 @@ SCENES: Mapping[str, Scene] = {
     "burst, restart": Scene((QUIET, BURST, QUIET), start="eagle3"),
     "burst, gated_restart": Scene((QUIET, BURST, QUIET), start="eagle3", mechanism="gated_restart"),
     "burst, in_engine": Scene((QUIET, BURST, QUIET), start="eagle3", mechanism="in_engine"),
-    "long quiet after a burst": Scene((Phase(15, 2), Phase(60, 7), Phase(150, 2)), start="eagle3"),
+    "long quiet after a burst": Scene((Phase(15, 2), BURST, Phase(120, 2)), start="eagle3"),
     # Measured on easy prompts, the draft wins at this load; on agentic ones it is swamped.
     "acceptance collapse": Scene(
         (Phase(12, 2, "easy"), Phase(16, 5.5, "easy"), Phase(90, 5.5, "agentic")),
