@@ -19,7 +19,9 @@ from opsctl.autospec.pair import Pair
 from opsctl.autospec.policy import Decision
 
 _PRICE_EVERY = 20.0
-"""Seconds for which a price holds."""
+"""Seconds for which a price holds at most."""
+_MOVED = 0.3
+"""Share by which the arrival rate may move while it holds."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,12 @@ class _Price:
     saves_now: float
     """The same, at the highest of the running means of the rate."""
     rate: float
+    rate_now: float
+
+    def stale(self, now: float, rate: float, tempo: float) -> bool:
+        """Whether it is old, or the load has moved since."""
+        moved = abs(rate - self.rate_now) > _MOVED * self.rate_now
+        return now - self.at >= _PRICE_EVERY * tempo or moved
 
     @property
     def words(self) -> str:
@@ -212,11 +220,12 @@ class CostAware:
         return Decision("stay", serving, words, numbers, change)
 
     def _priced(self, serving: str, other: str, now: float) -> _Price:
-        """What going now costs, and coming back at a busy time; good for a few seconds."""
-        if self._price is None or now - self._price.at >= _PRICE_EVERY * self._tempo:
-            belief, rates = self.belief, self.belief.rates
+        """What going now costs, and coming back at a busy time; good while the load is the same."""
+        belief, rates = self.belief, self.belief.rates
+        rate = max(rates.fast, rates.slow)
+        if self._price is None or self._price.stale(now, rate, self._tempo):
             here, there = belief.service(serving), belief.service(other)
-            rate, high = max(rates.fast, rates.slow), rates.high(self._tuning.high)
+            high = rates.high(self._tuning.high)
             count = min(there.settled(high), 100.0)
             self._price = _Price(
                 at=now,
@@ -229,6 +238,7 @@ class CostAware:
                 saves=_saves(here, there, rates.slow),
                 saves_now=_saves(here, there, rate),
                 rate=rates.slow,
+                rate_now=rate,
             )
         return self._price
 
