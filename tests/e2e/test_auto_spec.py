@@ -55,7 +55,9 @@ def assert_the_journals_tell_it(played: Played) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mechanism", ["restart", "gated_restart"])
+@pytest.mark.parametrize(
+    "mechanism", ["restart", pytest.param("gated_restart", marks=pytest.mark.extended)]
+)
 async def test_a_burst_is_served_by_the_baseline(tmp_path: Path, mechanism: str) -> None:
     played = await play(tmp_path, SCENES[f"burst, {mechanism}"])
     assert_nothing_is_lost(played)
@@ -119,7 +121,7 @@ async def test_a_surface_that_promises_too_much_is_found_out(tmp_path: Path) -> 
     assert_the_journals_tell_it(played)
 
 
-@pytest.mark.parametrize("quiet", ["observe", "pause"])
+@pytest.mark.parametrize("quiet", [pytest.param("observe", marks=pytest.mark.extended), "pause"])
 async def test_what_it_may_not_do_it_only_says(tmp_path: Path, quiet: str) -> None:
     arguments = ("--auto-spec", "--observe") if quiet == "observe" else ("--auto-spec",)
     scene = Scene((BURST,), start="eagle3", arguments=arguments)

