@@ -51,7 +51,7 @@ fix: $(STAMP) ## apply what ruff can repair, and format
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-autospec-suite: $(STAMP) ## play the policy's 630 cases (half an hour) and write docs/auto-spec-results.md
+autospec-suite: $(STAMP) ## play the 630 cases of the policy (an hour) and write docs/auto-spec-results.md
 	$(BIN)/python benchmarks/suites/autospec.py --write docs/auto-spec-results.md
 
 bench: $(STAMP) | nginx ## all benchmarks, one after the other
