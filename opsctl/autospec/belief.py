@@ -176,7 +176,7 @@ class Belief:
         if serving == speculative and sample.accept_length is not None:
             measured = self.pair.speculative.accept_length(max(_streams(sample), 1), self.context)
             if measured:
-                share = 1 - math.exp(-self.elapsed / (60.0 * self.tempo))
+                share = 1 - math.exp(-self.elapsed / (20.0 * self.tempo))
                 self.accepted += (sample.accept_length / measured - self.accepted) * share
         if sample.demand is None or last.demand is None:
             self._generated, self._said = None, 0.0
