@@ -16,7 +16,7 @@ from heapq import heappop, heappush
 from itertools import pairwise
 
 from opsctl.autospec.arrivals import Requests
-from opsctl.autospec.cost import Costs, SwitchCost
+from opsctl.autospec.cost import SwitchCost
 from opsctl.autospec.guards import GuardRules, Situation, vetoes
 from opsctl.autospec.load import LoadSample
 from opsctl.autospec.pair import Pair, Speed
@@ -364,9 +364,3 @@ def serving_spans(
     spans.append((at, max(end, at), profile))
     assert all(a[1] == b[0] for a, b in pairwise(spans))  # noqa: S101 - they follow each other
     return spans
-
-
-def costs_of(host: Host, mechanism: str) -> Costs:
-    """Return what a policy is told of the host's switches: its true cost, as if measured."""
-    kind = mechanism if mechanism in ("gated_restart", "in_engine") else "restart"
-    return Costs(kind, host.cost)  # type: ignore[arg-type]

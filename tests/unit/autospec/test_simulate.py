@@ -22,7 +22,6 @@ from opsctl.autospec.simulate import (
     Switch,
     Truth,
     controlled,
-    costs_of,
     scheduled,
     serving_spans,
 )
@@ -324,13 +323,6 @@ def test_a_cancelled_switch_is_not_tried_again_at_once() -> None:
     begun = [t for t in closed if t - 1 not in closed]
     assert begun == [51.0, 156.0, 361.0]
     assert (outcome.cancelled, outcome.switches) == (3, ())
-
-
-def test_what_a_policy_is_told_of_the_cost_is_the_true_one() -> None:
-    host = Host(PAIR, GATED)
-    assert costs_of(host, "gated_restart").to("draft") == GATED
-    assert costs_of(host, "gated_restart").mechanism == "gated_restart"
-    assert costs_of(host, "anything else").mechanism == "restart"
 
 
 def test_spans_of_serving_follow_each_other_to_the_end() -> None:
