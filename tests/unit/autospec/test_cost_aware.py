@@ -261,6 +261,21 @@ def test_the_numbers_are_those_of_the_sentence() -> None:
     assert f"a round trip costs {trip:.0f} request-seconds" in decision.reason
 
 
+def test_a_price_does_not_outlive_the_load_it_was_made_for() -> None:
+    """A burst right after a price was made: nobody waits for the old one to run out."""
+    inner = policy(CROSSING)
+    now = steady(inner, "draft", 1, until=900.0, rate=0.1)
+    before = inner.decide("draft", now)
+    for seconds in range(1, 4):
+        count = 4 * seconds
+        inner.see(
+            LoadSample(now + seconds, count, 0, in_flight=count, arrived=91 + count, completed=90),
+            "draft",
+        )
+    after = inner.decide("draft", now + 3)
+    assert float(after.numbers["price"] or 0) > 2 * float(before.numbers["price"] or 0) > 0
+
+
 def test_a_handful_of_requests_is_too_little_for_a_round_trip() -> None:
     inner = policy(CROSSING)
     for now in range(1, 19):
