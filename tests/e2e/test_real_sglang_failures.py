@@ -146,6 +146,7 @@ async def test_too_little_memory_for_the_cache_is_told_as_such(
     assert "--mem-fraction-static" in f"{error.message} {error.hint}"
 
 
+@pytest.mark.extended
 async def test_more_ranks_than_the_host_has_room_for_are_told_in_sglangs_own_words(
     profile: LaunchProfile, tmp_path: Path
 ) -> None:

@@ -96,7 +96,9 @@ def load_segments(serving: Serving) -> set[Path]:
     return {path for path in segments if path.match("/dev/shm/sglang_loads_*")}
 
 
-@pytest.mark.parametrize("mechanism", ["restart", "gated_restart"])
+@pytest.mark.parametrize(
+    "mechanism", [pytest.param("restart", marks=pytest.mark.extended), "gated_restart"]
+)
 async def test_two_switches_under_load_lose_nothing_and_leave_nothing(
     sglang_environment: SglangEnvironment, tmp_path: Path, mechanism: str
 ) -> None:

@@ -85,7 +85,12 @@ async def measured(target: Target, how: Way, where: Spot, *, salted: bool = True
 @pytest.mark.parametrize(
     ("surface", "flags", "concurrencies"),
     [
-        ("reference_host:baseline", ("--max-running-requests", "64"), (1, 4, 16)),
+        pytest.param(
+            "reference_host:baseline",
+            ("--max-running-requests", "64"),
+            (1, 4, 16),
+            marks=pytest.mark.extended,
+        ),
         ("reference_host:eagle3", EAGLE, (1, 4, 16)),
     ],
 )

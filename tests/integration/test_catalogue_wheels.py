@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,10 +59,17 @@ def test_what_is_shipped_is_what_the_wheel_says(version: str, unpacked: Path) ->
 
 @pytest.mark.slow
 @pytest.mark.sglang
-def test_the_real_parser_of_every_release_has_exactly_the_flags_and_variables_of_the_catalogue(
-    sglang_environment: SglangEnvironment, unpacked: Path
+@pytest.mark.parametrize(
+    "versions",
+    [
+        pytest.param((KNOWN_VERSIONS[0], KNOWN_VERSIONS[-1]), id="oldest and newest"),
+        pytest.param(KNOWN_VERSIONS[1:-1], id="between", marks=pytest.mark.extended),
+    ],
+)
+def test_the_real_parser_has_exactly_the_flags_and_variables_of_the_catalogue(
+    sglang_environment: SglangEnvironment, unpacked: Path, versions: Sequence[str]
 ) -> None:
-    folders = {v: sources_or_skip(v, unpacked / v) for v in KNOWN_VERSIONS}
+    folders = {v: sources_or_skip(v, unpacked / v) for v in versions}
     for version, real in real_parsers(sglang_environment, folders).items():
         catalogue = shipped(version)
         flags = [entry for entry in real["flags"] if entry["options"]]

@@ -380,8 +380,10 @@ async def test_sigquit_kills_the_tree(tmp_path: Path) -> None:
 
 async def test_a_stopped_scheduler_is_a_hang_that_only_progress_shows(tmp_path: Path) -> None:
     async with simulated(tmp_path, "--sim-health-timeout", "2") as engine:
-        stream, reading = engine.stream(200)
+        stream, reading = engine.stream(600)
         await stream.first.wait()
+        while (await engine.load())["num_running_reqs"] != 1:
+            pass  # it says so at intervals; the first token may come before
         scheduler = engine.child("scheduler_TP0")
         os.kill(scheduler, signal.SIGSTOP)
         stale = (await engine.load())["timestamp"]
@@ -398,7 +400,7 @@ async def test_a_stopped_scheduler_is_a_hang_that_only_progress_shows(tmp_path: 
         assert engine.process.poll() is None
         os.kill(scheduler, signal.SIGCONT)
         await reading
-        stream.assert_complete(200)
+        stream.assert_complete(600)
 
 
 async def test_sigterm_after_a_failed_health_check_does_not_drain(tmp_path: Path) -> None:

@@ -227,13 +227,13 @@ async def play(folder: Path, scene: Scene) -> Played:
             stack.enter_context(instance)
         for instance in instances.values():
             await asyncio.to_thread(instance.wait_serving)
-        await _rehearse(instances["watchdog"], scene)
+        await rehearse(instances["watchdog"], scene)
         urls = {
             name: f"http://{(await asyncio.to_thread(x.wait_serving))['listen']}"
             for name, x in instances.items()
         }
         begun = time.time()
-        found = await asyncio.gather(*(_send(name, url, scene) for name, url in urls.items()))
+        found = await asyncio.gather(*(send(name, url, scene) for name, url in urls.items()))
         return await asyncio.to_thread(
             _judge, instances["watchdog"], scene, {row.name: row for row in found}, begun
         )
@@ -313,7 +313,7 @@ def _factor(profile: str, prompts: str) -> float:
     return known.accept_lengths[prompts] / known.reference_accept_length
 
 
-async def _rehearse(instance: Serving, scene: Scene) -> None:
+async def rehearse(instance: Serving, scene: Scene) -> None:
     """Switch there and back by hand, as one does at noon: then it is known what that takes."""
     if scene.mechanism == "in_engine":
         return
@@ -323,7 +323,8 @@ async def _rehearse(instance: Serving, scene: Scene) -> None:
         assert done.returncode == 0, done.stderr
 
 
-async def _send(name: str, url: str, scene: Scene) -> Row:
+async def send(name: str, url: str, scene: Scene) -> Row:
+    """Send a scene's requests, each when it is due."""
     loop = asyncio.get_running_loop()
     begin = loop.time() + 0.5
     connector = aiohttp.TCPConnector(limit=0)
