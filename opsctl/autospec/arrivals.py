@@ -7,6 +7,7 @@ import random
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 MEAN_PROMPT, MEAN_OUTPUT = 1155.0, 211.0
 """Tokens a request in the conversation trace (Azure LLM inference trace 2023)."""
@@ -14,7 +15,12 @@ MEAN_PROMPT, MEAN_OUTPUT = 1155.0, 211.0
 
 @dataclass(frozen=True)
 class Requests:
-    """Requests in order of arrival: seconds from the begin, prompt and output tokens."""
+    """Requests in order of arrival: seconds from the begin, prompt and output tokens.
+
+    In a closed loop (`after`) a request comes when another one has been answered; then `at` is the
+    seconds of thought in between, and the order is not that of arrival. Raises ValueError where
+    `after` does not fit.
+    """
 
     name: str
     at: tuple[float, ...]
@@ -22,6 +28,46 @@ class Requests:
     output: tuple[int, ...]
     hours: float = field(default=0.0)
     """How long the case lasts; the last arrival may be earlier."""
+    after: tuple[int, ...] = ()
+    """By request: which one must have been answered first, -1 for none; empty: they all come by
+    themselves.
+    """
+    work: float = 0.0
+    """Hours that the work takes, where clients wait and `hours` is only a limit; 0: `hours`."""
+
+    def __post_init__(self) -> None:
+        """Check that whoever waits, waits for an earlier one."""
+        if self.after and len(self.after) != len(self.at):
+            raise ValueError(f"{len(self.after)} entries in after for {len(self.at)} requests")
+        for index, before in enumerate(self.after):
+            if not -1 <= before < index:
+                raise ValueError(f"request {index} waits for {before}, which is not an earlier one")
+
+    @property
+    def waits(self) -> bool:
+        """Whether any request waits for the answer to another one: a closed loop."""
+        return any(before >= 0 for before in self.after)
+
+    @property
+    def span(self) -> float:
+        """Hours that are to be expected: the case's, or those of its work where clients wait."""
+        return self.work or self.hours
+
+    def clients(self, latencies: Sequence[float]) -> int:
+        """Return the most chains of requests that were there at once, thinking ones included.
+
+        `latencies` (seconds, by request) are what somebody made of them.
+        """
+        ends: list[float] = []
+        root: list[int] = []
+        until: dict[int, float] = {}
+        for index, latency in enumerate(latencies):
+            before = self.after[index] if self.after else -1
+            root.append(index if before < 0 else root[before])
+            ends.append((0.0 if before < 0 else ends[before]) + self.at[index] + latency)
+            until[root[index]] = max(until.get(root[index], 0.0), ends[index])
+        edges = sorted([(self.at[r], 1) for r in until] + [(end, -1) for end in until.values()])
+        return max(accumulate((step for _, step in edges), initial=0))
 
     def __len__(self) -> int:
         return len(self.at)
@@ -91,6 +137,41 @@ def shaped(
         output.append(source.output[index])
         index = (index + 1) % len(source)
     return Requests(name, tuple(at), tuple(prompt), tuple(output), hours)
+
+
+@dataclass(frozen=True)
+class Session:
+    """A client that sends so many requests, each one `think` seconds after the last answer."""
+
+    begin: float
+    requests: int
+    think: float = 0.0
+
+
+def clients(
+    source: Requests, sessions: Sequence[Session], hours: float, *, name: str, seed: int = 0
+) -> Requests:
+    """Return a closed loop: one chain of requests for each session, of the source's sizes.
+
+    Sizes are taken in the source's order, one session after the other, and begin again at its
+    end; `seed` chooses the place. `hours` is how long the case lasts at most.
+    """
+    at: list[float] = []
+    after: list[int] = []
+    for session in sorted(sessions, key=lambda session: session.begin):
+        for number in range(session.requests):
+            after.append(len(at) - 1 if number else -1)
+            at.append(session.think if number else session.begin)
+    first = seed * 7919 % len(source)
+    picked = [(first + number) % len(source) for number in range(len(at))]
+    return Requests(
+        name,
+        tuple(at),
+        tuple(source.prompt[index] for index in picked),
+        tuple(source.output[index] for index in picked),
+        hours,
+        tuple(after),
+    )
 
 
 def _gaps(source: Requests) -> list[float]:

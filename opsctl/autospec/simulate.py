@@ -4,7 +4,7 @@ Requests share the engine equally (processor sharing): with n running, each gets
 A request is done when it has got its output tokens; prompts cost nothing but context. A switch
 closes the gate, lets in-flight requests finish, takes its seconds, and admits what was held; one
 inside the engine only changes the speed. The policy is asked once a second, as in `serve`, and the
-same guards stand in its way.
+same guards stand in its way. In a closed loop a request comes when the one before it was answered.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import pairwise
 
 from opsctl.autospec.arrivals import Requests
@@ -67,11 +67,13 @@ class Switch:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of it. `latencies` are in order of arrival, in seconds."""
+    """What came of it. `latencies` are in the order of the requests, in seconds."""
 
     latencies: tuple[float, ...]
     switches: tuple[Switch, ...]
     cancelled: int = 0
+    end: float = 0.0
+    """When the last request was answered, in seconds."""
 
     @property
     def request_seconds(self) -> float:
@@ -108,10 +110,14 @@ def scheduled(
 def controlled(
     requests: Requests, host: Host, start: str, policy: Policy, watch: Watch | None = None
 ) -> Outcome:
-    """Simulate with a policy that is asked once a second until the case is over."""
+    """Simulate with a policy that is asked once a second until the case is over.
+
+    A closed loop is over when everything has been answered: its `hours` are only a limit.
+    """
     engine = _Engine(requests, host, start)
     end = requests.hours * 3600
-    while engine.time < end:
+    closed = requests.waits
+    while engine.time < end and not (closed and engine.done):
         engine.advance(math.floor(engine.time) + 1.0)
         engine.ask(policy, watch)
     engine.finish()
@@ -125,11 +131,20 @@ class _Engine:
         self.time = 0.0
         self.profile = start
         self._host = host
-        self._at, self._prompt, self._output = requests.at, requests.prompt, requests.output
+        self._came: Sequence[float] = requests.at
+        self._prompt, self._output = requests.prompt, requests.output
         self._speeds = host.pair.speeds
-        self._latencies = [0.0] * len(self._at)
+        self._latencies = [0.0] * len(requests)
+        self._listed = len(requests)
+        """How many come in the order of the list; in a closed loop none does."""
+        self._due: list[tuple[float, int]] = []
+        """Heap of (arrival, request) of a closed loop, as far as it is known."""
+        self._followers: dict[int, list[int]] = {}
+        if requests.waits:
+            self._close_loop(requests)
         self._next = 0
         self._completed = 0
+        self._end = 0.0
         self._held: list[int] = []
         self._running: list[tuple[float, int, float]] = []
         """Heap of (service at the end, request, service at the begin)."""
@@ -147,6 +162,18 @@ class _Engine:
         self._cancelled_at: float | None = None
         self._cancellations = self._cancelled = 0
         self._set_speed()
+
+    def _close_loop(self, requests: Requests) -> None:
+        """Take arrivals from the heap, which completions fill."""
+        self._listed = 0
+        self._think = requests.at
+        self._came = self._moments = list(requests.at)
+        for index, before in enumerate(requests.after):
+            if before < 0:
+                self._due.append((requests.at[index], index))
+            else:
+                self._followers.setdefault(before, []).append(index)
+        heapify(self._due)
 
     # -- time ---------------------------------------------------------------------------------
 
@@ -169,21 +196,26 @@ class _Engine:
 
     def finish(self) -> None:
         """Run until the last request is done."""
-        while self._completed < len(self._at):
+        while not self.done:
             self.advance(self.time + 3600.0)
+
+    @property
+    def done(self) -> bool:
+        """Whether every request has been answered."""
+        return self._completed == len(self._latencies)
 
     def _run_to(self, until: float) -> bool:
         """Arrivals and completions up to `until`; False when the drain ended before."""
-        at, running = self._at, self._running
-        total = len(at)
+        at, running, due = self._came, self._running, self._due
+        total = self._listed
         while True:
-            arrives = at[self._next] if self._next < total else NEVER
+            arrives = at[self._next] if self._next < total else due[0][0] if due else NEVER
             ends = self.time + (running[0][0] - self._service) / self._each if running else NEVER
             if arrives > until and ends > until:
                 break
             if arrives <= ends:
                 self._pass(arrives)
-                index = self._next
+                index = heappop(due)[1] if due else self._next
                 self._next += 1
                 if self._open:
                     self._admit(index)
@@ -219,7 +251,16 @@ class _Engine:
         self._prompts -= self._prompt[index]
         self._begun -= begun
         self._completed += 1
-        self._latencies[index] = self.time - self._at[index]
+        self._latencies[index] = self.time - self._came[index]
+        self._end = self.time
+        if self._followers:
+            self._answered(index)
+
+    def _answered(self, index: int) -> None:
+        """The client has its answer, thinks, and sends the next request."""
+        for follower in self._followers.pop(index, ()):
+            moment = self._moments[follower] = self.time + self._think[follower]
+            heappush(self._due, (moment, follower))
 
     # -- speed --------------------------------------------------------------------------------
 
@@ -347,7 +388,7 @@ class _Engine:
 
     def outcome(self) -> Outcome:
         """Return what came of it."""
-        return Outcome(tuple(self._latencies), tuple(self._switches), self._cancelled)
+        return Outcome(tuple(self._latencies), tuple(self._switches), self._cancelled, self._end)
 
 
 def serving_spans(

@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opsctl.autospec.arrivals import MEAN_OUTPUT, MEAN_PROMPT, Requests, shaped, synthetic
+from opsctl.autospec.arrivals import (
+    MEAN_OUTPUT,
+    MEAN_PROMPT,
+    Requests,
+    Session,
+    clients,
+    shaped,
+    synthetic,
+)
 
 SOURCE = synthetic(4000, 1)
 EVEN = Requests("even", (1.0, 2.0, 3.0), (10, 20, 30), (1, 2, 3), 3 / 3600)
@@ -95,3 +103,41 @@ def test_in_every_stretch_as_many_come_as_are_due(rates: list[float], seed: int)
         count = sum(number * 1000 <= at < (number + 1) * 1000 for at in made.at)
         assert abs(count - rate * 1000) <= 6 * math.sqrt(rate * 1000) + 30
     assert all(0 <= at <= hours * 3600 + 1e-6 for at in made.at)
+
+
+def test_a_client_sends_its_requests_one_after_the_other() -> None:
+    made = clients(EVEN, [Session(5.0, 2, 3.0), Session(0.0, 3)], 2.0, name="two")
+    assert made.at == (0.0, 0.0, 0.0, 5.0, 3.0)
+    assert made.after == (-1, 0, 1, -1, 3)
+    assert made.output == (1, 2, 3, 1, 2)
+    assert made.prompt == (10, 20, 30, 10, 20)
+    assert (made.name, made.hours, made.waits) == ("two", 2.0, True)
+    assert clients(EVEN, [Session(0.0, 4)], 1.0, name="x", seed=1).output == (3, 1, 2, 3)
+
+
+def test_who_sends_one_request_waits_for_nothing() -> None:
+    made = clients(EVEN, [Session(2.0, 1), Session(1.0, 1)], 1.0, name="x")
+    assert (made.at, made.after, made.waits) == ((1.0, 2.0), (-1, -1), False)
+    assert not EVEN.waits
+
+
+@pytest.mark.parametrize("after", [(-1,), (0, -1), (-1, 1), (-1, 2), (-1, -2)])
+def test_a_request_waits_for_an_earlier_one_or_for_none(after: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"after|earlier"):
+        Requests("wrong", (0.0, 0.0), (1, 1), (1, 1), 1.0, after)
+
+
+def test_what_is_to_be_expected_is_the_work_where_clients_wait() -> None:
+    assert EVEN.span == EVEN.hours
+    assert Requests("x", (0.0,), (1,), (1,), 9.0, work=2.0).span == 2.0
+
+
+def test_clients_are_counted_from_their_first_request_to_their_last_answer() -> None:
+    """0 to 20 s (3 s of thought), 5 to 8 s, 8 to 9 s, 30 to 31 s."""
+    sessions = [Session(0.0, 2, 3.0), Session(5.0, 1), Session(8.0, 1), Session(30.0, 1)]
+    made = clients(EVEN, sessions, 1.0, name="x")
+    assert made.clients([10.0, 7.0, 3.0, 1.0, 1.0]) == 2
+    assert made.clients([10.0, 7.0, 3.5, 1.0, 1.0]) == 3
+    assert made.clients([2.0, 0.5, 2.0, 1.0, 1.0]) == 2
+    assert made.clients([2.0, 0.0, 2.0, 1.0, 1.0]) == 1
+    assert EVEN.clients([1.5, 0.5, 0.5]) == 2

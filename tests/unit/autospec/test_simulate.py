@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opsctl.autospec.arrivals import Requests
+from opsctl.autospec.arrivals import Requests, Session, clients
 from opsctl.autospec.cost import SwitchCost
 from opsctl.autospec.guards import HOUR, GuardRules
 from opsctl.autospec.load import LoadSample
@@ -333,6 +334,82 @@ def test_spans_of_serving_follow_each_other_to_the_end() -> None:
     assert serving_spans(free, "plain", 9.0) == [(0.0, 5.0, "plain"), (5.0, 9.0, "draft")]
 
 
+# -- clients that wait for their answers ------------------------------------------------------
+
+HUNDRED = requests((0.0, 100))
+"""Sizes: 100 tokens each."""
+
+
+def loop(*sessions: Session, hours: float = 1.0) -> Requests:
+    return clients(HUNDRED, sessions, hours, name="loop")
+
+
+def test_two_clients_share_the_engine_request_after_request() -> None:
+    """5 tok/s each: three times 20 s."""
+    outcome = by_hand(loop(Session(0.0, 3), Session(0.0, 3)))
+    assert outcome.latencies == pytest.approx([20.0] * 6)
+    assert outcome.end == pytest.approx(60.0)
+    faster = by_hand(loop(Session(0.0, 3), Session(0.0, 3)), start="draft")
+    assert (faster.request_seconds, faster.end) == pytest.approx((60.0, 30.0))
+
+
+def test_a_client_thinks_before_it_asks_again() -> None:
+    """There from 0, 25, 50 s and 5, 30, 55 s: of 15 s the middle 10 s are shared."""
+    outcome = by_hand(loop(Session(0.0, 3, 10.0), Session(5.0, 3, 10.0)))
+    assert outcome.latencies == pytest.approx([15.0] * 6)
+    assert outcome.end == pytest.approx(70.0)
+
+
+def test_two_requests_may_wait_for_the_same_one() -> None:
+    load = Requests("r", (1.0, 2.0, 4.0), (1,) * 3, (100, 50, 20), 1.0, (-1, 0, 0))
+    assert by_hand(load).latencies == pytest.approx([10.0, 7.0, 4.0])
+
+
+def test_while_the_gate_is_closed_nobody_who_waits_asks_again() -> None:
+    """In flight until 40 s; what follows is held until 70 s and done at 80 s."""
+    script = Script((30.0, "draft"))
+    host = Host(PAIR, CLOSED, rules=NO_GUARDS)
+    outcome = controlled(loop(Session(0.0, 3), Session(0.0, 3)), host, "plain", script)
+    assert outcome.switches == (Switch(30.0, 30.0, pytest.approx(70.0), "plain", "draft"),)
+    assert outcome.latencies == pytest.approx([20.0, 20.0, 40.0] * 2)
+    assert outcome.end == pytest.approx(80.0)
+    told = {s.time: (s.in_flight, s.held, s.arrived, s.completed) for s in script.samples}
+    assert (told[30.0], told[39.0]) == ((2, 0, 4, 2), (2, 0, 4, 2))
+    assert {told[float(t)] for t in range(41, 70)} == {(0, 2, 6, 4)}
+    assert told[75.0] == (2, 0, 6, 4)
+
+
+def test_who_thinks_while_the_gate_closes_is_held_when_he_comes_back() -> None:
+    """One client: answered at 10 s, closed from 12 s to 42 s, back at 15 s."""
+    outcome = by_hand(loop(Session(0.0, 2, 5.0)), CLOSED, [(12.0, "draft")])
+    assert outcome.switches == (Switch(12.0, 12.0, 42.0, "plain", "draft"),)
+    assert outcome.latencies == pytest.approx([10.0, 32.0])
+
+
+def test_a_drain_given_up_lets_clients_go_on() -> None:
+    """Closed from 5 s to 8 s; the other client's second request is held from 6 s on."""
+    load = Requests("r", (0.0, 0.0, 0.0), (1,) * 3, (100, 30, 10), 1.0, (-1, -1, 1))
+    outcome = by_hand(load, CLOSED, [(5.0, "draft")], drain_limit=3.0)
+    assert (outcome.cancelled, outcome.switches) == (1, ())
+    assert outcome.latencies == pytest.approx([14.0, 6.0, 4.0])
+
+
+def test_a_closed_loop_is_over_when_everything_is_answered() -> None:
+    """10 s alone; an open case is asked about to its end."""
+    host, script, other = Host(PAIR, CLOSED), Script(), Script()
+    controlled(loop(Session(0.5, 2)), host, "plain", script)
+    assert [sample.time for sample in script.samples] == [float(t) for t in range(1, 22)]
+    controlled(requests((0.5, 200), hours=0.1), host, "plain", other)
+    assert len(other.samples) == 360
+
+
+def test_a_closed_loop_that_outlasts_its_hours_is_still_answered() -> None:
+    script = Script()
+    load = loop(Session(0.0, 3), hours=5 / 3600)
+    outcome = controlled(load, Host(PAIR, CLOSED), "plain", script)
+    assert (len(script.samples), outcome.end) == (5, pytest.approx(30.0))
+
+
 # -- what always holds ------------------------------------------------------------------------
 
 
@@ -397,6 +474,54 @@ def test_request_seconds_are_the_requests_in_the_system_added_up(
 def _seconds_in(begin: float, until: float, end: int) -> int:
     """How many of the seconds 1, 2, .. `end` lie between."""
     return max(min(math.floor(until), end) - max(math.ceil(begin), 1) + 1, 0)
+
+
+@settings(max_examples=60)
+@given(load=loads, cost=costs)
+def test_requests_that_wait_for_none_are_as_if_nothing_had_been_said(
+    load: Requests, cost: SwitchCost
+) -> None:
+    host, plan = Host(WAYS, cost, rules=NO_GUARDS), [(20.0, "draft"), (90.0, "plain")]
+    said = replace(load, after=(-1,) * len(load))
+    assert scheduled(said, host, "plain", plan) == scheduled(load, host, "plain", plan)
+
+
+sessions = st.lists(
+    st.builds(Session, st.floats(0.0, 200.0), st.integers(1, 6), st.sampled_from([0.0, 0.7, 30.0])),
+    min_size=1,
+    max_size=8,
+)
+
+
+@settings(max_examples=60)
+@given(each=sessions, cost=costs, wants=wanted, limit=st.sampled_from([5.0, 600.0]))
+def test_clients_are_never_more_than_there_are_and_each_asks_when_its_time_has_come(
+    each: list[Session], cost: SwitchCost, wants: list[tuple[int, str]], limit: float
+) -> None:
+    """Counted once a second, as for those that do not wait."""
+    counted: list[int] = []
+
+    def watch(sample: LoadSample, serving: str | None, decision: Decision | None) -> None:
+        counted.append(sample.in_flight + sample.held)
+        assert sample.in_flight + sample.held == sample.arrived - sample.completed
+
+    load = clients(requests((0.0, 30), (0.0, 200), (0.0, 7)), each, 2.0, name="loop")
+    host = Host(WAYS, cost, rules=NO_GUARDS, drain_limit=limit)
+    script = Script(*((float(t), profile) for t, profile in wants))
+    outcome = controlled(load, host, "plain", script, watch)
+    ends: list[float] = []
+    spans = []
+    for at, before, took in zip(load.at, load.after, outcome.latencies, strict=True):
+        came = at if before < 0 else ends[before] + at
+        ends.append(came + took)
+        spans.append((came, came + took))
+    assert outcome.end == pytest.approx(max(ends))
+    least = sum(_seconds_in(at + 1e-6, done - 1e-6, len(counted)) for at, done in spans)
+    most = sum(_seconds_in(at - 1e-6, done + 1e-6, len(counted)) for at, done in spans)
+    assert least <= sum(counted) <= most
+    assert max(counted) <= load.clients(outcome.latencies) <= len(each)
+    again = controlled(load, host, "plain", Script(*((float(t), p) for t, p in wants)))
+    assert again == outcome
 
 
 @settings(max_examples=60)
