@@ -36,7 +36,9 @@ class Found:
 def best(requests: Requests, host: Host, others: Sequence[tuple[str, Outcome]] = ()) -> Found:
     """Search; `others` are outcomes at hand (with their first profile) to be at least as good as.
 
-    Fixed profiles are among what is tried, where they are not at hand.
+    Fixed profiles are among what is tried, where they are not at hand. In a closed loop nothing
+    is searched for: arrivals of the fluid model do not wait. There it is the best of what was
+    played, and inside the engine of the faster profile every second.
     """
     found = [_as_found(start, outcome) for start, outcome in others]
     fixed = {one.start for one in found if not one.schedule and not one.outcome.cancelled}
@@ -44,11 +46,11 @@ def best(requests: Requests, host: Host, others: Sequence[tuple[str, Outcome]] =
     if host.cost.free:
         fast = max(host.pair.names, key=lambda name: host.pair.speeds[name].tok_s(1, 0.0))
         found.append(_as_found(fast, controlled(requests, host, fast, _Oracle(host))))
-    else:
+    elif not requests.waits:
         plans = [(start, plan) for start, plan in _proposals(requests, host) if plan]
         found += [_try(requests, host, start, plan) for start, plan in plans]
     winner = min(found, key=lambda f: f.outcome.request_seconds)
-    return winner if host.cost.free else _pruned(requests, host, winner)
+    return winner if host.cost.free or requests.waits else _pruned(requests, host, winner)
 
 
 def _try(requests: Requests, host: Host, start: str, plan: Schedule) -> Found:

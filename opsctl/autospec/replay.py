@@ -20,7 +20,7 @@ from opsctl.autospec.hindsight import best
 from opsctl.autospec.history import finite
 from opsctl.autospec.load import LoadSample
 from opsctl.autospec.pair import Pair
-from opsctl.autospec.patterns import Pattern
+from opsctl.autospec.patterns import Shape
 from opsctl.autospec.plan import Marks
 from opsctl.autospec.policy import Decision, Policy
 from opsctl.autospec.simulate import Host, Outcome, Truth, controlled, scheduled
@@ -208,7 +208,8 @@ def _case(setting: Setting) -> dict[str, Any]:
         "speculative": setting.pair.names[0],
         "baseline": setting.pair.names[1],
         "truth": case.truth,
-        "hours": requests.hours,
+        "hours": requests.span,
+        "clients_wait": requests.waits,
         "requests": len(requests),
         "mean_context": requests.mean_context,
         "mean_output": requests.mean_output,
@@ -217,10 +218,13 @@ def _case(setting: Setting) -> dict[str, Any]:
 
 
 def load(setting: Setting) -> float:
-    """Return the mean load, as a share of what the faster profile can serve."""
+    """Return the mean load, as a share of what the faster profile can serve.
+
+    Where clients wait, about: as if the work took the hours that it is made for.
+    """
     requests = setting.requests
     most = max(s.capacity(requests.mean_context) for s in setting.pair.speeds.values())
-    return sum(requests.output) / (requests.hours * 3600) / most
+    return sum(requests.output) / (requests.span * 3600) / most
 
 
 def _row(verdict: Verdict, row: Row) -> dict[str, Any]:
@@ -287,16 +291,14 @@ def lasting(requests: Requests, hours: float) -> Requests:
 
 
 def patterned(
-    pattern: Pattern, source: Requests, pair: Pair, hours: float | None, seed: int
+    pattern: Shape, source: Requests, pair: Pair, hours: float | None, seed: int
 ) -> Requests:
     """Return the source's requests in a pattern; raises UsageError when they would be too many.
 
     Rates follow from what the host can serve, so answers of a few tokens make a great many.
     """
     lasts = hours if hours is not None else pattern.hours
-    most = max(speed.capacity(source.mean_context) for speed in pair.speeds.values())
-    shares = [pattern.share(lasts * 36 * n, lasts * 3600) for n in range(100)]
-    count = sum(shares) / len(shares) * most / source.mean_output * lasts * 3600
+    count = pattern.count(source, pair, lasts)
     if count > MOST_REQUESTS:
         what = f"{pattern.name} over {lasts:g} h gives {count / 1e6:.1f} million requests"
         raise UsageError(what, hint=f"{MOST_REQUESTS // 10**6} million at most: fewer --hours")

@@ -13,7 +13,7 @@ from opsctl.autospec.fluid import Service, switch_price
 from opsctl.autospec.guards import GuardRules
 from opsctl.autospec.hindsight import Found, best, true_factor
 from opsctl.autospec.pair import Pair
-from opsctl.autospec.patterns import PATTERNS
+from opsctl.autospec.patterns import CLOSED, PATTERNS
 from opsctl.autospec.simulate import Host, Outcome, Truth, controlled, scheduled
 from opsctl.autospec.surface import Point, Surface
 from opsctl.autospec.sustained_load import SustainedLoad
@@ -118,7 +118,7 @@ def play(
 ) -> Verdict:
     """Play one case with every policy; `fixed` are outcomes of the fixed profiles, if at hand."""
     cost = COSTS[case.mechanism]
-    host = host_of(pair, cost, truth_of(case.truth, pair, requests.hours))
+    host = host_of(pair, cost, truth_of(case.truth, pair, requests.span))
     fixed = fixed or {name: scheduled(requests, host, name) for name in pair.names}
     rows = [Row(f"always:{name}", outcome, name) for name, outcome in fixed.items()]
     cheaper = min(rows, key=lambda row: row.outcome.request_seconds).start
@@ -134,7 +134,14 @@ def play(
 
 
 def one_switch(requests: Requests, host: Host, profile: str) -> float:
-    """Return the price of one switch to the better profile, at the 95th percentile of the load."""
+    """Return the price of one switch to the better profile, at the 95th percentile of the load.
+
+    In a closed loop: the most clients there are at once with that profile, for as long as nobody
+    serves. None comes besides them, so no queue grows; the drain is left out.
+    """
+    if requests.waits:
+        latencies = scheduled(requests, host, profile).latencies if host.cost.closed else ()
+        return requests.clients(latencies) * host.cost.closed
     rate = requests.rate_quantile(0.95, 600.0)
     end = requests.hours * 3600
 
@@ -176,6 +183,15 @@ def surface(
 
 def all_cases(traces: Iterable[str], pairs: Iterable[str]) -> Iterator[Case]:
     """Yield every case of these traces and pairs; those of one load follow each other."""
-    for name, trace, pattern in product(pairs, traces, PATTERNS):
+    yield from _cases(traces, pairs, PATTERNS)
+
+
+def closed_cases(pairs: Iterable[str], trace: str = "conversation") -> Iterator[Case]:
+    """Yield the cases of clients that wait for their answers; the trace lends its sizes."""
+    yield from _cases([trace], pairs, CLOSED)
+
+
+def _cases(traces: Iterable[str], pairs: Iterable[str], patterns: Iterable[str]) -> Iterator[Case]:
+    for name, trace, pattern in product(pairs, traces, patterns):
         for mechanism, truth in product(COSTS, TRUTHS):
             yield Case(trace, pattern, mechanism, name, truth)
