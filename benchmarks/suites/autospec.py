@@ -2,7 +2,8 @@
 
 Traces are Azure's of 2023 (conversation and code), looked for in --traces; they are not part of
 the project. Surfaces are the simulated engine's tables. Takes about half an hour on two cores; the
-same inputs give the same table.
+same inputs give the same table. With --closed the load is clients that wait for their answers
+instead, with the conversation trace's sizes; the table is printed unless it is written.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from opsctl.autospec import suite
 from opsctl.autospec.arrivals import Requests
 from opsctl.autospec.pair import Pair
-from opsctl.autospec.patterns import PATTERNS
+from opsctl.autospec.patterns import ALL
 from opsctl.autospec.simulate import Outcome
 from opsctl.autospec.suite import Case
 from opsctl.autospec.suite_report import Result, markdown, result, verdict
@@ -89,14 +90,15 @@ def _play(work: tuple[str, Case]) -> Result:
     if key not in _made:  # cases of one load follow each other
         _made.clear()
         _fixed.clear()
-        _made[key] = PATTERNS[case.pattern].requests(_trace(folder, case.trace), pair)
+        _made[key] = ALL[case.pattern].requests(_trace(folder, case.trace), pair)
     verdict = suite.play(case, _made[key], pair, _fixed.get(case.truth))
     _fixed[case.truth] = {row.start: row.outcome for row in verdict.rows[:2]}
     return result(verdict)
 
 
-def _chosen(only: list[str], traces: Mapping[str, str]) -> Iterator[Case]:
-    for case in suite.all_cases(list(traces), list(pairs())):
+def _chosen(only: list[str], traces: Mapping[str, str], *, closed: bool) -> Iterator[Case]:
+    names = list(pairs())
+    for case in suite.closed_cases(names) if closed else suite.all_cases(list(traces), names):
         parts = case.name.split("/")
         if all(any(word in parts for word in words.split(",")) for words in only):
             yield case
@@ -130,12 +132,13 @@ def main() -> None:
     parser.add_argument("--traces", default=str(ROOT.parent / "shared" / "traces"))
     parser.add_argument("--write", type=Path, help="markdown file to write the table to")
     parser.add_argument("--keep", type=Path, help="results, kept for a run that goes on here")
+    parser.add_argument("--closed", action="store_true", help="clients that wait, instead")
     parser.add_argument("--workers", type=int, default=multiprocessing.cpu_count())
     options = parser.parse_args()
     missing = [name for name in TRACES.values() if not (Path(options.traces) / name).is_file()]
     if missing:
         raise SystemExit(f"{options.traces}: no {', '.join(missing)} (Azure's traces of 2023)")
-    cases = list(_chosen(options.only, TRACES))
+    cases = list(_chosen(options.only, TRACES, closed=options.closed))
     known = {} if options.keep is None else _kept(options.keep)
     todo = [(options.traces, case) for case in cases if case.name not in known]
     with multiprocessing.Pool(options.workers) as pool:
@@ -147,7 +150,7 @@ def main() -> None:
             if not found.r1_held or found.r2_held is False:
                 print(found.words(), flush=True)
     results = [known[case.name] for case in cases]
-    print(verdict(results))
+    print(markdown(results) if options.closed and not options.write else verdict(results))
     if options.write is not None:
         _write(options.write, markdown(results))
 

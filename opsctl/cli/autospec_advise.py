@@ -61,6 +61,7 @@ def advise(
 
     if history is not None and trace is not None:
         raise UsageError("--history and --trace are both loads", hint="give one of them")
+    _refuse_clients(pattern)
     wanted = Wanted(
         trace=history or trace,
         pattern=pattern,
@@ -82,6 +83,18 @@ def advise(
     emit(content, output, schema=SCHEMA, table=lambda: _table(content))
     if output is Output.TABLE:
         _tell(content)
+
+
+def _refuse_clients(pattern: str | None) -> None:
+    """A day cannot be worked out of them: they send more when they are answered faster."""
+    from opsctl.autospec.patterns import CLOSED
+
+    if pattern in CLOSED:
+        raise UsageError(
+            f"--pattern {pattern}: its clients wait for their answers, so how much comes in a day "
+            "depends on what serves",
+            hint="opsctl autospec replay plays it",
+        )
 
 
 def _advice(wanted: Wanted, *, chosen: bool) -> dict[str, Any]:

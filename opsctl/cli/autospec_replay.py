@@ -50,8 +50,9 @@ PatternOption = Annotated[
     typer.Option(
         "--pattern",
         metavar="NAME",
-        help="quiet, busy, diurnal, bursts, flapping, ramp or spike; of the trace's requests if "
-        "there is one.",
+        help="quiet, busy, diurnal, bursts, flapping, ramp or spike; of replay also 'clients few', "
+        "'clients many', 'clients sessions' and 'clients thinking', which wait for their answers. "
+        "Of the trace's requests if there is one.",
     ),
 ]
 SurfaceOption = Annotated[
@@ -221,6 +222,9 @@ def _one(setting: Setting, plot: Path | None, output: Output) -> None:
     from opsctl.autospec.replay import SCHEMA, document
     from opsctl.autospec.replay import replay as played
 
+    if plot is not None and setting.requests.waits:
+        what = "--plot shows arrivals, and when clients that wait send theirs depends on the policy"
+        raise UsageError(what, hint="leave it out, or take another --pattern")
     found = played(setting)
     content = document(found)
     emit(content, output, schema=SCHEMA, table=lambda: _table(content))
@@ -264,10 +268,16 @@ def _table(content: dict[str, Any]) -> RenderableType:
 def _tell(content: dict[str, Any]) -> None:
     """Say on stderr what was replayed, and what the rules say about it."""
     case = content["case"]
-    message(
+    load = (
         f"{case['requests']} requests in {case['hours']:.3g} h, {case['load'] * 100:.0f} % of what "
-        f"the host can serve; {case['mechanism']}: nobody serves for {case['closed_s']:g} s"
+        "the host can serve"
     )
+    if case["clients_wait"]:
+        load = (
+            f"{case['requests']} requests of clients that wait for their answers, about "
+            f"{case['hours']:.3g} h of work"
+        )
+    message(f"{load}; {case['mechanism']}: nobody serves for {case['closed_s']:g} s")
     judged, r1, r2 = content["judged"], content["r1"], content["r2"]
     if judged is None:
         return

@@ -13,7 +13,7 @@ from opsctl.autospec.cost import Costs, Mechanism, SwitchCost
 from opsctl.autospec.guards import GuardRules
 from opsctl.autospec.journal_load import is_journal
 from opsctl.autospec.pair import Pair
-from opsctl.autospec.patterns import PATTERNS
+from opsctl.autospec.patterns import ALL
 from opsctl.autospec.plan import Marks
 from opsctl.autospec.recount import Other
 from opsctl.autospec.reference import SOURCE, reference_pair
@@ -102,10 +102,10 @@ def setting_of(wanted: Wanted, found: Found | None = None) -> Setting:
         policies=wanted.policies or ("sustained_load", "cost_aware"),
         marks=found.marks,
         rules=found.rules,
-        truth=truth_of(wanted.truth, found.pair, requests.hours),
+        truth=truth_of(wanted.truth, found.pair, requests.span),
         start=wanted.start,
     )
-    if len(requests) and (share := load(setting)) > 1:
+    if len(requests) and not requests.waits and (share := load(setting)) > 1:
         what = f"the load is {share * 100:.0f} % of what the faster profile can serve"
         message(f"note: {what}: latencies only say how long the queue grew; see --pattern")
     return setting
@@ -197,12 +197,12 @@ def requests_of(wanted: Wanted, pair: Pair) -> Requests:
         raise UsageError(f"--hours {hours:g}: more than 0, and {MOST_DAYS * 24} at most")
     if wanted.trace is None and wanted.pattern is None:
         raise UsageError("no load is given", hint="--trace FILE, or --pattern NAME, or both")
-    if wanted.pattern is not None and wanted.pattern not in PATTERNS:
-        hint = f"there are {', '.join(PATTERNS)}"
+    if wanted.pattern is not None and wanted.pattern not in ALL:
+        hint = f"there are {', '.join(ALL)}"
         raise UsageError(f"--pattern {wanted.pattern}: no such pattern", hint=hint)
     source = synthetic(SYNTHETIC, wanted.seed) if wanted.trace is None else _trace(wanted.trace)
     if wanted.pattern is not None:
-        return patterned(PATTERNS[wanted.pattern], source, pair, hours, wanted.seed)
+        return patterned(ALL[wanted.pattern], source, pair, hours, wanted.seed)
     return source if hours is None else lasting(source, hours)
 
 
