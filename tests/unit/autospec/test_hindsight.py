@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opsctl.autospec.arrivals import Requests, shaped, synthetic
+from opsctl.autospec.arrivals import Requests, Session, clients, shaped, synthetic
 from opsctl.autospec.cost import SwitchCost
 from opsctl.autospec.hindsight import best, true_factor
 from opsctl.autospec.pair import Pair
@@ -142,3 +142,29 @@ def test_what_is_true_of_a_profile_changes_with_the_drop() -> None:
     assert true_factor(host, "draft", 99.9) == 0.8
     assert true_factor(host, "draft", 100.0) == pytest.approx(0.4)
     assert true_factor(host, "plain", 100.0) == 0.9
+
+
+FEW_THEN_MANY = clients(
+    EVEN, [Session(0.0, 2000), *(Session(HOUR, 200) for _ in range(20))], 12.0, name="loop"
+)
+"""One client, and from an hour on 20 more."""
+
+
+def test_where_clients_wait_the_best_of_what_was_played_is_hindsight() -> None:
+    """No schedule is proposed, and the one that somebody followed stays as it is."""
+    plan = [(100.0, "plain"), (200.0, "draft"), (HOUR, "plain")]
+    outcome = scheduled(FEW_THEN_MANY, RESTART, "draft", plan)
+    assert len(outcome.switches) == 3
+    fixed = {name: scheduled(FEW_THEN_MANY, RESTART, name) for name in PAIR.names}
+    least = min(fixed.values(), key=lambda one: one.request_seconds)
+    assert best(FEW_THEN_MANY, RESTART).outcome == least
+    assert outcome.request_seconds < least.request_seconds
+    found = best(FEW_THEN_MANY, RESTART, [("draft", outcome)])
+    assert (found.start, len(found.schedule), found.outcome) == ("draft", 3, outcome)
+
+
+def test_where_clients_wait_the_faster_one_serves_every_second_inside_the_engine() -> None:
+    found = best(FEW_THEN_MANY, FREE)
+    fixed = min(scheduled(FEW_THEN_MANY, FREE, name).request_seconds for name in PAIR.names)
+    assert found.outcome.request_seconds < 0.95 * fixed
+    assert (found.start, found.schedule[0]) == ("draft", (HOUR, "plain"))

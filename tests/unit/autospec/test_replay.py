@@ -12,7 +12,7 @@ import pytest
 
 from opsctl.autospec.arrivals import Requests, synthetic
 from opsctl.autospec.cost import Mechanism, SwitchCost
-from opsctl.autospec.patterns import PATTERNS
+from opsctl.autospec.patterns import ALL, CLOSED, PATTERNS
 from opsctl.autospec.reference import reference_pair
 from opsctl.autospec.replay import (
     Setting,
@@ -32,7 +32,7 @@ PAIR = reference_pair()
 def setting(
     pattern: str = "bursts", mechanism: Mechanism = "restart", hours: float = 0.6, **more: Any
 ) -> Setting:
-    requests = PATTERNS[pattern].requests(synthetic(2000, 1), PAIR, hours=hours)
+    requests = ALL[pattern].requests(synthetic(2000, 1), PAIR, hours=hours)
     case = Case("synthetic", pattern, mechanism, "reference", "right")
     return Setting(requests, PAIR, case, COSTS[mechanism], **more)
 
@@ -164,11 +164,31 @@ def test_a_trace_is_cut_or_begins_again() -> None:
     assert longer.prompt == (1, 2, 3, 1, 2)
 
 
+def test_clients_that_wait_are_said_to_and_measured_by_their_work() -> None:
+    chosen = setting("clients sessions", hours=0.4)
+    content = document(replay(chosen))
+    case = content["case"]
+    assert (case["clients_wait"], case["hours"]) == (True, 0.4)
+    assert case["requests"] == len(chosen.requests) > 1000
+    assert 0.3 < case["load"] < 1.2
+    assert content["one_switch_mean_latency_s"] * len(chosen.requests) > 240.0 * 30
+    assert document(replay(setting(hours=0.1)))["case"]["clients_wait"] is False
+
+
+def test_a_policy_is_asked_until_every_client_has_its_answers() -> None:
+    played = replay(setting("clients few", hours=0.2))
+    for name, track in played.tracks.items():
+        end = played.verdict.row(name).end
+        assert end <= track.times[-1] < end + 1.0
+
+
 def test_answers_of_one_token_do_not_fill_the_memory() -> None:
     tiny = Requests("r", (0.0, 1.0), (1, 1), (1, 1), 1 / 3600)
     assert len(patterned(PATTERNS["busy"], tiny, PAIR, 0.01, 0)) > 10_000
     with pytest.raises(UsageError, match=r"diurnal over 24 h gives 24\.\d million requests"):
         patterned(PATTERNS["diurnal"], tiny, PAIR, None, 0)
+    with pytest.raises(UsageError, match=r"clients many over 24 h gives \d+\.\d million requests"):
+        patterned(CLOSED["clients many"], tiny, PAIR, 24.0, 0)
 
 
 def test_seconds_replace_how_long_nobody_serves_and_nothing_else() -> None:

@@ -5,12 +5,12 @@ from itertools import pairwise
 
 import pytest
 
-from opsctl.autospec.arrivals import Requests, synthetic
+from opsctl.autospec.arrivals import Requests, Session, clients, synthetic
 from opsctl.autospec.cost import Costs, SwitchCost
 from opsctl.autospec.cost_aware import CostAware
 from opsctl.autospec.hindsight import Found
 from opsctl.autospec.pair import Pair
-from opsctl.autospec.patterns import PATTERNS
+from opsctl.autospec.patterns import CLOSED, PATTERNS
 from opsctl.autospec.reference import reference_pair
 from opsctl.autospec.simulate import Outcome, Truth, controlled, scheduled
 from opsctl.autospec.suite import (
@@ -23,6 +23,7 @@ from opsctl.autospec.suite import (
     Row,
     Verdict,
     all_cases,
+    closed_cases,
     host_of,
     one_switch,
     play,
@@ -138,6 +139,37 @@ def test_cases_are_all_combinations_those_of_one_load_together() -> None:
     loads = [(case.surface, case.trace, case.pattern) for case in cases]
     assert len([1 for a, b in pairwise(loads) if a != b]) == 4 * 7 - 1
     assert cases[0].name == "x/a/quiet/in_engine/right"
+
+
+def test_closed_cases_are_all_combinations_with_the_sizes_of_one_trace() -> None:
+    cases = list(closed_cases(["x", "y"]))
+    assert len(cases) == len(set(cases)) == 2 * len(CLOSED) * len(COSTS) * len(TRUTHS)
+    assert {case.trace for case in cases} == {"conversation"}
+    assert {case.pattern for case in cases} == set(CLOSED)
+    assert cases[0].name == "x/conversation/clients few/in_engine/right"
+    assert not set(cases) & set(all_cases(["conversation"], ["x", "y"]))
+
+
+def test_a_switch_costs_each_client_that_waits_the_seconds_that_nobody_serves() -> None:
+    """Three at once, the fourth after they are done."""
+    source = Requests("r", (0.0,), (1,), (200,), 1.0)
+    begins = (0.0, 0.0, 5.0, 3000.0)
+    load = clients(source, [Session(at, 3) for at in begins], 2.0, name="x")
+    for mechanism, closed in (("restart", 240.0), ("gated_restart", 60.0), ("in_engine", 0.0)):
+        host = host_of(PAIR, COSTS[mechanism], Truth())
+        assert one_switch(load, host, "baseline") == 3 * closed
+
+
+def test_a_case_of_clients_that_wait_is_played_by_everybody() -> None:
+    """And the draft's acceptance drops in the middle of the work, not of the longest time."""
+    requests = CLOSED["clients few"].requests(synthetic(500, 1), PAIR, hours=0.3)
+    case = Case("conversation", "clients few", "gated_restart", "reference", "drop")
+    played = play(case, requests, PAIR)
+    assert {len(row.outcome.latencies) for row in played.rows} == {len(requests)}
+    host = host_of(PAIR, COSTS["gated_restart"], Truth(drop_at=0.15 * 3600, drop=DROP))
+    assert played.row("always:eagle3") == scheduled(requests, host, "eagle3")
+    assert played.row("always:eagle3").end > 0.15 * 3600 * 2.5
+    assert played.one_switch == 2 * 60.0
 
 
 def test_a_surface_is_made_of_rows_and_leaves_out_what_was_not_measured() -> None:
