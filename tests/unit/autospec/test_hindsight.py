@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -161,6 +162,16 @@ def test_where_clients_wait_the_best_of_what_was_played_is_hindsight() -> None:
     assert outcome.request_seconds < least.request_seconds
     found = best(FEW_THEN_MANY, RESTART, [("draft", outcome)])
     assert (found.start, len(found.schedule), found.outcome) == ("draft", 3, outcome)
+
+
+def test_one_request_that_waits_is_enough_for_no_search() -> None:
+    """The same load as in the first test, where one switch is found."""
+    requests = load(lambda t: QUIET if t < 2 * HOUR else BUSY)
+    requests = replace(requests, after=(*(-1 for _ in requests.at[1:]), 0))
+    found = best(requests, RESTART)
+    fixed = [scheduled(requests, RESTART, name) for name in PAIR.names]
+    assert found.schedule == ()
+    assert found.outcome == min(fixed, key=lambda one: one.request_seconds)
 
 
 def test_where_clients_wait_the_faster_one_serves_every_second_inside_the_engine() -> None:
