@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from opsctl.autospec.closed_loop import ClosedLoop
 from opsctl.autospec.fluid import Service, step
 from opsctl.autospec.load import LoadSample
 from opsctl.autospec.pair import Pair
@@ -58,29 +60,48 @@ class Rates:
     seconds: float = 0.0
     _stretch: float = 0.0
     _arrived: float = 0.0
+    _clients: float = 0.0
     past: deque[float] = field(default_factory=lambda: deque(maxlen=_BUCKETS))
+    past_clients: deque[float] = field(default_factory=lambda: deque(maxlen=_BUCKETS))
+    clients: float | None = None
+    """Of a closed loop, now: their rate is what they are served with, and says no more."""
 
-    def see(self, arrived: float, seconds: float) -> None:
-        """Take in `arrived` requests over `seconds`."""
+    def see(self, arrived: float, seconds: float, clients: float | None = None) -> None:
+        """Take in `arrived` requests over `seconds`, of so many clients that wait for answers."""
         self.seconds += seconds
+        self.clients = clients
         rate = arrived / seconds
         self.fast += (rate - self.fast) * self._share(seconds, 20.0)
         self.slow += (rate - self.slow) * self._share(seconds, 900.0)
         self._stretch += seconds
-        self._arrived += arrived
+        if clients is None:
+            self._arrived += arrived
+        else:
+            self._clients = max(self._clients, clients)
         if self._stretch >= _BUCKET * self.tempo:
             self.past.append(self._arrived / self._stretch)
-            self._stretch = self._arrived = 0.0
+            self.past_clients.append(self._clients)
+            self._stretch = self._arrived = self._clients = 0.0
 
     def _share(self, seconds: float, constant: float) -> float:
         """A running mean, and a plain mean before that long."""
         return 1 - math.exp(-seconds / min(constant * self.tempo, max(self.seconds, seconds)))
 
     def high(self, share: float = 0.95) -> float:
-        """Return the rate that this share of the last day stayed below; at least the present."""
-        ranked = sorted(self.past)
-        known = ranked[min(int(share * len(ranked)), len(ranked) - 1)] if ranked else 0.0
-        return max(known, self.fast)
+        """Return the rate that this share of the last day stayed below; at least the present.
+
+        Closed loops are left out; see `high_clients`.
+        """
+        return max(_quantile(self.past, share), self.fast if self.clients is None else 0.0)
+
+    def high_clients(self, share: float = 0.95) -> float:
+        """Return the clients of closed loops that this share of the day stayed below."""
+        return max(_quantile(self.past_clients, share), self.clients or 0.0)
+
+
+def _quantile(values: Iterable[float], share: float) -> float:
+    ranked = sorted(values)
+    return ranked[min(int(share * len(ranked)), len(ranked) - 1)] if ranked else 0.0
 
 
 class Belief:
@@ -90,6 +111,7 @@ class Belief:
         self.pair = pair
         self.tempo = tempo
         self.rates = Rates(tempo)
+        self._loop = ClosedLoop(tempo)
         self.known = False
         self.queue = dict.fromkeys(pair.names, 0.0)
         """What each profile's queue would be now, had it served all the time."""
@@ -118,6 +140,11 @@ class Belief:
         self._services = {name: self._serve(name) for name in pair.names}
 
     @property
+    def clients(self) -> float | None:
+        """Clients of a closed loop, each waiting for its answer; None for an open one."""
+        return self._loop.clients
+
+    @property
     def tokens(self) -> float:
         """Output tokens of a request, on average."""
         return max(self._tokens / self._requests, 1.0)
@@ -143,12 +170,16 @@ class Belief:
         self.elapsed = 0.0
         if last is None or not 0 < sample.time - last.time <= MAX_GAP * self.tempo:
             self._forget_counters(sample)
+            self._loop.interrupted()
             return
         self.elapsed = sample.time - last.time
         arrived = max(sample.arrived - last.arrived, 0)
         self.arriving = arrived / self.elapsed
         self.arrived += arrived
-        self.rates.see(arrived, self.elapsed)
+        completed = max(sample.completed - last.completed, 0)
+        count = sample.in_flight + sample.held
+        self._loop.see(count, arrived, completed, self.elapsed, is_open=serving is not None)
+        self.rates.see(arrived, self.elapsed, self.clients)
         self._see_requests(sample)
         if serving is not None and serving == self._serving:
             self._see_speed(sample, last, serving)
@@ -157,7 +188,7 @@ class Belief:
         self._serving = serving
         self._see_completions(sample, last)
         self._services = {name: self._serve(name) for name in self.pair.names}
-        self._let_queues_run()
+        self._let_queues_run(serving)
         self.actual += (sample.in_flight + sample.held) * self.elapsed
 
     def _forget_counters(self, sample: LoadSample) -> None:
@@ -225,11 +256,24 @@ class Belief:
         rates = [speed.tok_s(count, self.context) for count in counts]
         return sum(rates) / len(rates) if rates else 0.0
 
-    def _let_queues_run(self) -> None:
+    def _let_queues_run(self, serving: str | None) -> None:
+        if self.clients is not None:
+            self._let_clients_wait(serving)
+            return
         for name in self.pair.names:
             after, spent = step(self.service(name), self.queue[name], self.arriving, self.elapsed)
             self.queue[name] = after
             self.spent[name] += spent
+
+    def _let_clients_wait(self, serving: str | None) -> None:
+        """What was served now would have taken each profile its own time; nothing at the gate."""
+        self.queue = dict.fromkeys(self.pair.names, float(self.demand))
+        if serving is None or not self.demand:
+            return
+        each = self.service(serving).each(self.demand)
+        for name in self.pair.names:
+            ratio = each / self.service(name).each(self.demand)
+            self.spent[name] += self.demand * ratio * self.elapsed
 
 
 def _streams(sample: LoadSample) -> int:

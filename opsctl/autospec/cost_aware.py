@@ -13,15 +13,11 @@ from dataclasses import dataclass
 
 from opsctl.autospec.belief import Belief
 from opsctl.autospec.cost import Costs
-from opsctl.autospec.fluid import Service, step, switch_price
+from opsctl.autospec.fluid import step
 from opsctl.autospec.load import LoadSample
 from opsctl.autospec.pair import Pair
 from opsctl.autospec.policy import Decision
-
-_PRICE_EVERY = 20.0
-"""Seconds for which a price holds at most."""
-_MOVED = 0.3
-"""Share by which the arrival rate may move while it holds."""
+from opsctl.autospec.price import Price, faster, price
 
 
 @dataclass(frozen=True)
@@ -42,43 +38,6 @@ class Tuning:
     """Request-seconds below which nothing is worth a switch, however little it costs."""
     known: int = 20
     """Requests before a round trip is thought of: until then its price is not known."""
-
-
-@dataclass(frozen=True)
-class _Price:
-    """Prices of going and of coming back, in request-seconds, and what the other one saves."""
-
-    at: float
-    go: float
-    back: float
-    saves: float
-    """Requests fewer in the system, at rest at `rate` arrivals a second."""
-    saves_now: float
-    """The same, at the highest of the running means of the rate."""
-    rate: float
-    rate_now: float
-
-    def stale(self, now: float, rate: float, tempo: float) -> bool:
-        """Whether it is old, or the load has moved since."""
-        moved = abs(rate - self.rate_now) > _MOVED * self.rate_now
-        return now - self.at >= _PRICE_EVERY * tempo or moved
-
-    @property
-    def words(self) -> str:
-        """Say what the other profile would do."""
-        if not math.isfinite(self.saves):
-            return "could serve what comes" if self.saves > 0 else "could not serve what comes"
-        if self.rate <= 0:
-            return "has nothing to save: no requests come"
-        each, hour = abs(self.saves) / self.rate, abs(self.saves) * 3600
-        does = "would save" if self.saves >= 0 else "would lose"
-        return f"{does} {each:.2f} s a request, {hour:.0f} request-seconds an hour"
-
-
-def _saves(here: Service, there: Service, rate: float) -> float:
-    """Requests fewer in the system with `there`; infinite when only one can serve what comes."""
-    now, then = here.settled(rate), there.settled(rate)
-    return 0.0 if now == then else now - then
 
 
 class CostAware:
@@ -112,7 +71,7 @@ class CostAware:
         self._trips = 0.0
         """Prices of the round trips so far."""
         self._wanted: tuple[str, float] | None = None
-        self._price: _Price | None = None
+        self._price: Price | None = None
         self._last_time = -math.inf
 
     @property
@@ -158,6 +117,9 @@ class CostAware:
     def _compare(self, serving: str) -> None:
         """Let both queues run on; what the other one saves counts, back to 0 when it does not."""
         belief = self.belief
+        if belief.clients is not None:
+            self._compare_for_clients(serving)
+            return
         if self._settling:
             rest = belief.service(serving).settled(belief.rates.slow)
             self._settling = belief.demand > 2 * rest + 3
@@ -176,10 +138,26 @@ class CostAware:
         if serving != self.sturdy:
             self._gained -= saved
 
+    def _compare_for_clients(self, serving: str) -> None:
+        """Of a closed loop: with the other profile each of them would be answered sooner."""
+        belief = self.belief
+        self._settling = False
+        self._queue = dict.fromkeys(self.pair.names, float(belief.demand))
+        spent = belief.demand * belief.elapsed
+        here, there = belief.service(serving), belief.service(self.pair.other(serving))
+        saved = spent * faster(here, there, belief.demand)
+        if abs(saved) > self._noise * spent:
+            self._lost = max(self._lost + saved, 0.0)
+            if serving != self.sturdy:
+                self._gained -= saved
+
     def _watch_overload(self, serving: str | None) -> None:
         """Count the seconds for which more has come than the serving profile can do."""
         belief = self.belief
         if serving is None or not belief.elapsed:
+            return
+        if belief.clients is not None:
+            self._over = 0.0  # they wait
             return
         service = belief.service(serving)
         over = (
@@ -204,7 +182,7 @@ class CostAware:
             return Decision("stay", serving, "the load is unknown, and unknown is not idle")
         if self.costs.to(other).free and self.costs.to(serving).free:
             return self._follow(serving, other)
-        return self._weigh(serving, other, self._priced(serving, other, now))
+        return self._weigh(serving, other, self._priced(serving, now))
 
     def _follow(self, serving: str, other: str) -> Decision:
         """A switch costs nothing: the faster one at this load."""
@@ -219,59 +197,46 @@ class CostAware:
         change = f"{other} when it has {1 + self._noise:.2f} times the speed or more"
         return Decision("stay", serving, words, numbers, change)
 
-    def _priced(self, serving: str, other: str, now: float) -> _Price:
-        """What going now costs, and coming back at a busy time; good while the load is the same."""
-        belief, rates = self.belief, self.belief.rates
-        rate = max(rates.fast, rates.slow)
-        if self._price is None or self._price.stale(now, rate, self._tempo):
-            here, there = belief.service(serving), belief.service(other)
-            high = rates.high(self._tuning.high)
-            count = min(there.settled(high), 100.0)
-            self._price = _Price(
-                at=now,
-                go=switch_price(
-                    here, there, self.costs.to(other), belief.demand, rate, tempo=self._tempo
-                ),
-                back=switch_price(
-                    there, here, self.costs.to(serving), count, high, tempo=self._tempo
-                ),
-                saves=_saves(here, there, rates.slow),
-                saves_now=_saves(here, there, rate),
-                rate=rates.slow,
-                rate_now=rate,
-            )
+    def _priced(self, serving: str, now: float) -> Price:
+        """The price; it is kept while the load is the same."""
+        if self._price is None or self._price.stale(now, self.belief):
+            high = self._tuning.high
+            self._price = price(self.belief, self.costs, serving, high=high, now=now)
         return self._price
 
-    def _weigh(self, serving: str, other: str, price: _Price) -> Decision:
+    def _weigh(self, serving: str, other: str, found: Price) -> Decision:
         """Weigh what staying has cost against what going costs."""
         sturdy = other == self.sturdy
-        trip = price.go if sturdy else price.go + price.back
+        trip = found.go if sturdy else found.go + found.back
         share = self._tuning.leave_share if sturdy else self._tuning.enter_share
         lost = self._lost
         enough = max(share * trip, self._tuning.least * self._tempo)
         numbers: dict[str, float | int | None] = {
             "lost": round(lost, 1),
             "enough": round(enough, 1),
-            "price": round(price.go, 1),
-            "way_back": round(price.back, 1),
+            "price": round(found.go, 1),
+            "way_back": round(found.back, 1),
             "purse": round(self._purse, 1),
+            "clients": None if found.clients is None else round(found.clients),
         }
         if sturdy and self._over >= self._tuning.confirm * self._tempo:
             why = f"more comes than {serving} can serve, and {other} can serve more"
             return self._go(other, 0.0, why, numbers, urgent=True)
         what = "a switch" if sturdy else "a round trip"
-        words = f"{other} {price.words}; {what} costs {trip:.0f} request-seconds"
+        words = f"{other} {found.words}; {what} costs {trip:.0f} request-seconds"
+        if found.clients is not None:
+            words = f"{found.clients:.0f} clients wait for their answers: {words}"
         if not sturdy and self.belief.arrived < self._tuning.known:
             change = f"nothing before {self._tuning.known} requests have come"
             words = f"{self.belief.arrived} requests have come: too few to know what they are like"
             return Decision("stay", serving, words, numbers, change)
-        saves = price.saves_now if sturdy else price.saves  # what was lost yesterday is over
+        saves = found.saves_now if sturdy else found.saves  # what was lost yesterday is over
         if lost >= enough and saves > 0 and (sturdy or self._affordable(trip)):
             why = f"staying on {serving} has cost {lost:.0f} request-seconds; {words}"
             urgent = sturdy and self._over > 0
             return self._go(other, 0.0 if sturdy else trip, why, numbers, urgent=urgent)
         change = f"{other} when staying has cost {enough:.0f} request-seconds (now {lost:.0f})"
-        if sturdy:
+        if sturdy and found.clients is None:
             change += f", at once when more comes than {serving} can serve"
         return Decision("stay", serving, words, numbers, change)
 

@@ -118,6 +118,19 @@ def switch_price(
     return max(total, 0.0)
 
 
+def loop_price(before: Service, after: Service, cost: SwitchCost, clients: float) -> float:
+    """Return what a switch costs clients that each wait for an answer, in request-seconds.
+
+    No more than they can wait at the gate, and no queue is left. Counted is the time in which they
+    get nothing (of the drain half), and how much slower they are served during the preparation.
+    """
+    if cost.free or clients <= 0:
+        return 0.0
+    behind = max(1 - before.each(clients) / after.each(clients), 0.0)
+    waits = cost.prepare * behind + drain_seconds(before, clients) / 2 + cost.closed
+    return clients * waits
+
+
 def _served(service: Service, count: float, rate: float, seconds: float) -> tuple[float, float]:
     """Let `seconds` pass in a few steps."""
     total = 0.0

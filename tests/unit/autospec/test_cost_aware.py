@@ -237,13 +237,13 @@ def test_a_free_switch_is_made_for_more_than_the_noise_only() -> None:
 
 def test_a_decision_says_what_would_change_it() -> None:
     inner = policy(CROSSING)
-    now = steady(inner, "plain", 2, until=600.0, rate=0.2)
+    now = steady(inner, "plain", 2, until=300.0, rate=0.2)
     decision = inner.decide("plain", now)
     assert decision.action == "stay"
     assert "a round trip costs" in decision.reason
     assert "request-seconds" in decision.reason
     assert decision.change.startswith("draft when staying has cost ")
-    now = steady(inner, "draft", 2, until=now + 600.0, rate=0.2)
+    now = steady(inner, "draft", 2, until=now + 150.0, rate=0.2)
     decision = inner.decide("draft", now)
     assert decision.action == "stay"
     assert "a switch costs" in decision.reason
@@ -252,7 +252,7 @@ def test_a_decision_says_what_would_change_it() -> None:
 
 def test_the_numbers_are_those_of_the_sentence() -> None:
     inner = policy(CROSSING)
-    now = steady(inner, "plain", 2, until=600.0, rate=0.2)
+    now = steady(inner, "plain", 2, until=300.0, rate=0.2)
     decision = inner.decide("plain", now)
     assert {"lost", "enough", "price", "way_back"} <= set(decision.numbers)
     enough, lost = decision.numbers["enough"], decision.numbers["lost"]

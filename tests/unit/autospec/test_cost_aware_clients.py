@@ -1,0 +1,121 @@
+"""The cost-aware policy where clients wait for their answers: a closed loop."""
+
+from __future__ import annotations
+
+import pytest
+
+from opsctl.autospec.arrivals import Requests, Session, clients
+from opsctl.autospec.cost import SwitchCost
+from opsctl.autospec.cost_aware import CostAware
+from opsctl.autospec.guards import GuardRules
+from opsctl.autospec.load import LoadSample
+from opsctl.autospec.pair import Pair
+from opsctl.autospec.simulate import Host, Outcome, controlled, scheduled
+from opsctl.autospec.suite import surface
+from tests.unit.autospec.test_cost_aware import EVEN, RESTART, Heard, policy
+
+PLAIN = surface("plain", {0: {1: 50.0, 8: 350.0, 64: 1200.0}}, speculative=False)
+CROSSING = Pair(surface("draft", {0: {1: 75.0, 8: 350.0, 64: 600.0}}, speculative=True), PLAIN)
+"""Half as fast again with one client, half as fast with many."""
+ALIKE = Pair(surface("draft", {0: {1: 51.0, 8: 356.0, 64: 1220.0}}, speculative=True), PLAIN)
+LONG = SwitchCost(closed=240.0)
+
+
+def always(count: int, each: int) -> Requests:
+    return clients(EVEN, [Session(0.0, each)] * count, 24.0, name="clients")
+
+
+def play(
+    requests: Requests, start: str, pair: Pair = CROSSING, cost: SwitchCost = RESTART
+) -> tuple[Outcome, Heard, float]:
+    """Return also how often the better fixed profile's request-seconds it took."""
+    heard = Heard(policy(pair, cost))
+    host = Host(pair, cost, rules=GuardRules(dwell=60.0, switches_per_hour=6))
+    outcome = controlled(requests, host, start, heard)
+    fixed = min(scheduled(requests, host, name).request_seconds for name in pair.names)
+    return outcome, heard, outcome.request_seconds / fixed
+
+
+@pytest.mark.parametrize("cost", [RESTART, LONG])
+def test_many_clients_are_not_left_on_the_profile_that_keeps_them_waiting(
+    cost: SwitchCost,
+) -> None:
+    """They never send more than it can serve: nothing but their waiting shows it."""
+    requests = always(60, 150)
+    outcome, _, ratio = play(requests, "draft", cost=cost)
+    assert [switch.target for switch in outcome.switches] == ["plain"]
+    assert outcome.switches[0].asked < 180
+    assert ratio < 1.25
+
+
+def test_it_says_that_they_wait() -> None:
+    _, heard, _ = play(always(60, 60), "draft", cost=LONG)
+    _, decision = heard.switches[0]
+    assert decision.reason.startswith("staying on draft has cost ")
+    assert "60 clients wait for their answers: plain would save" in decision.reason
+    assert decision.numbers["clients"] == 60
+
+
+def test_few_clients_get_the_faster_profile_when_it_pays_for_the_way_there() -> None:
+    outcome, _, ratio = play(always(1, 6000), "plain")
+    assert [switch.target for switch in outcome.switches] == ["draft"]
+    assert ratio < 1.1
+
+
+def test_the_way_back_is_priced_at_the_most_clients_there_were() -> None:
+    """A busy hour, then one client: going for it is dearer than had it always been one."""
+    one = Session(0.0, 3000)
+    busy = clients(EVEN, [one, *[Session(0.0, 200)] * 60], 24.0, name="busy first")
+    _, heard, _ = play(busy, "plain")
+    _, calm, _ = play(always(1, 3000), "plain")
+    after_busy, always_calm = (h.said[-1][1].numbers["way_back"] or 0.0 for h in (heard, calm))
+    assert after_busy >= 60 * RESTART.closed > 3 * always_calm > 0
+
+
+def test_the_price_is_what_clients_can_wait_and_no_more() -> None:
+    _, heard, _ = play(always(60, 60), "draft", cost=LONG)
+    price = heard.switches[0][1].numbers["price"] or 0.0
+    assert 60 * 240 < price < 60 * (240 + 60)
+
+
+def test_nobody_switches_for_less_than_the_noise() -> None:
+    outcome, _, _ = play(always(40, 400), "plain", ALIKE)
+    assert outcome.switches == ()
+
+
+def test_clients_in_a_rush_are_no_overload() -> None:
+    """60 at once are more than drafts can serve, for a moment; they wait, and that is all."""
+    _, heard, _ = play(always(60, 150), "plain")
+    assert not any(decision.urgent for _, decision in heard.said[60:])
+
+
+def test_a_closed_loop_leaves_no_rate_behind_that_only_it_could_reach() -> None:
+    """Its rate is what it was served with; as that of an open loop it would forbid everything."""
+    inner: CostAware = policy(CROSSING)
+    host = Host(CROSSING, RESTART)
+    controlled(always(60, 150), host, "plain", inner)
+    rates = inner.belief.rates
+    assert max(rates.past) < 0.25 * inner.belief.service("plain").capacity
+    assert rates.high_clients() == pytest.approx(60, rel=0.1)
+
+
+def test_what_the_other_profile_would_have_cost_is_its_time_for_the_same_requests() -> None:
+    requests = always(60, 150)
+    inner = policy(CROSSING, SwitchCost(closed=1e6))
+    host = Host(CROSSING, SwitchCost(closed=1e6))
+    controlled(requests, host, "plain", inner)
+    spent = inner.belief.spent
+    other = scheduled(requests, host, "draft").request_seconds
+    here = scheduled(requests, host, "plain").request_seconds
+    assert spent["draft"] / spent["plain"] == pytest.approx(other / here, rel=0.2)
+
+
+def test_while_the_gate_is_closed_no_profile_is_said_to_serve_clients() -> None:
+    inner = policy(CROSSING)
+    host = Host(CROSSING, RESTART)
+    controlled(always(40, 60), host, "plain", inner)
+    now = inner.belief.rates.seconds
+    before = dict(inner.belief.spent)
+    for second in range(1, 30):
+        inner.see(LoadSample(now + second, 0, 0, held=40, arrived=2400, completed=2400), None)
+    assert inner.belief.clients is None or inner.belief.spent == before
