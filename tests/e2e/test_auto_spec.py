@@ -11,17 +11,21 @@ in any case: nothing is lost, and it is better than the wrong profile left alone
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
 from tests.integration.test_serve import (
     assert_stops_clean,
     events,
+    failures,
+    more,
     serves,
     status_when,
+    traffic,
 )
 from tests.support.auto_spec import (
     BURST,
@@ -35,6 +39,7 @@ from tests.support.auto_spec import (
     watchdog,
 )
 
+CLIENTS = 40
 MARGIN = 1.1
 """Three instances on the same cores are never quite equally fast."""
 
@@ -157,4 +162,32 @@ async def test_what_it_may_not_do_it_only_says(tmp_path: Path, quiet: str) -> No
         assert decision["policy"] == "cost_aware"
         assert decision["vetoes"]
         assert not any(x["by"] == "policy" for x in events(instance, "switch_begun"))
+        assert_stops_clean(instance)
+
+
+def counts_clients(status: Mapping[str, Any]) -> bool:
+    decision = status["last_decision"]
+    return decision is not None and decision["numbers"].get("clients") == CLIENTS
+
+
+async def test_clients_that_wait_for_their_answers_are_served_by_the_baseline(
+    tmp_path: Path,
+) -> None:
+    """As in every load test with a fixed number of streams: more never comes than is answered."""
+    scene = Scene((BURST,), start="eagle3")
+    instance = watchdog(tmp_path, scene)
+    await measure(instance, scene)
+    with instance:
+        await serves(instance, "eagle3")
+        await rehearse(instance, scene)
+        first = await serves(instance, "eagle3")
+        async with traffic(first, CLIENTS, tokens=24) as done:
+            await status_when(instance, lambda s: s["profile"] == "baseline", "a switch", 120.0)
+            status = await status_when(instance, counts_clients, "its clients", 120.0)
+            await more(done, CLIENTS)
+        assert failures(done) == []
+        reason = status["last_decision"]["reason"]
+        assert reason.startswith(f"{CLIENTS} clients wait for their answers: eagle3 would lose ")
+        [switched] = [x for x in events(instance, "switched") if x["by"] == "policy"]
+        assert switched["target"] == "baseline"
         assert_stops_clean(instance)
