@@ -13,7 +13,14 @@ from opsctl.system import subreaper
 from tests.support.sglang_cpu.environment import SglangEnvironment, UnavailableError, provide
 
 _PR_SET_CHILD_SUBREAPER = 36
-_ON_GPUS = ("test_gpu", "test_doctor", "test_real_sglang", "test_serve_real", "test_bench_run_real")
+_ON_GPUS = (
+    "test_gpu",
+    "test_doctor",
+    "test_real_sglang",
+    "test_serve_real",
+    "test_bench_run_real",
+    "test_auto_spec_in_engine_real",
+)
 """Files that must not run at the same time: a driver that one makes hang, hangs for the host; and
 a real SGLang on CPU takes all the cores there are."""
 

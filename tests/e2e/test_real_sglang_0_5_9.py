@@ -22,7 +22,12 @@ from tests.support.sglang_cpu.requests import (
     wait_running,
 )
 
-pytestmark = [pytest.mark.sglang, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [
+    pytest.mark.sglang,
+    pytest.mark.slow,
+    pytest.mark.extended,
+    pytest.mark.timeout(1200),
+]
 
 LONG = 300
 

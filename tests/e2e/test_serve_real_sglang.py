@@ -159,6 +159,7 @@ async def test_the_watchdog_leaves_speculation_under_load_and_comes_back(
         assert serving.leftovers() == []
 
 
+@pytest.mark.extended
 async def test_adaptive_speculation_follows_the_load_inside_one_engine(
     sglang_environment: SglangEnvironment, tmp_path: Path
 ) -> None:

@@ -27,7 +27,9 @@ STREAMS = 20
 
 @pytest.mark.slow
 @pytest.mark.timeout(int(SECONDS) + 300)
-@pytest.mark.parametrize("mechanism", ["restart", "gated_restart"])
+@pytest.mark.parametrize(
+    "mechanism", [pytest.param("restart", marks=pytest.mark.extended), "gated_restart"]
+)
 async def test_whatever_happens_no_answer_is_wrong_and_nothing_is_doubled_or_left(
     tmp_path: Path, mechanism: str
 ) -> None:

@@ -89,7 +89,7 @@ def content(root: Path) -> Photograph:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("halfway", [False, True])
+@pytest.mark.parametrize("halfway", [pytest.param(False, marks=pytest.mark.extended), True])
 def test_killed_while_it_applies_the_next_run_takes_everything_back(
     tmp_path: Path, halfway: bool
 ) -> None:

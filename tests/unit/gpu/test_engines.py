@@ -88,8 +88,12 @@ def test_without_a_visible_lock_a_living_opsctl_is_taken_for_the_recorded_one(
     tmp_path: Path, main: int
 ) -> None:
     program = tmp_path / "opsctl"
-    program.write_text("import sys; sys.stdin.read()")
-    with subprocess.Popen([sys.executable, str(program), "serve"], stdin=subprocess.PIPE) as serve:
+    program.write_text("import sys; print('here', flush=True); sys.stdin.read()")
+    with subprocess.Popen(
+        [sys.executable, str(program), "serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as serve:
+        assert serve.stdout is not None
+        assert serve.stdout.readline(), "before that the kernel may not show its command yet"
         record(tmp_path, main, supervisor=serve.pid)
         found = known(tmp_path)
         serve.communicate()
