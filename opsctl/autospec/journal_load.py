@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 from opsctl.autospec.arrivals import MEAN_OUTPUT, MEAN_PROMPT, Requests
+from opsctl.autospec.belief import MAX_GAP
+from opsctl.autospec.closed_loop import ClosedLoop
 from opsctl.autospec.history import SCHEMA, Record, Seen
 from opsctl.autospec.traces import MOST_DAYS, Trace
 from opsctl.errors import UsageError
@@ -36,6 +38,12 @@ def requests(records: Iterable[Record], where: str) -> Trace:
     guessed = [name for name, found in (("output", told), ("prompt", known)) if not found]
     note = f"each request is taken for {prompt} prompt and {output} output tokens, the mean"
     notes = [note, *(f"{name} tokens are not told: assumed" for name in guessed)]
+    if share := _waiting(seen):
+        notes.append(
+            f"for {share:.0%} of the requests clients waited for their answers: a faster profile "
+            "would have been sent more, and while nobody serves no more wait; they are played as "
+            "they came"
+        )
     size = len(at)
     hours = max(end - begin, 1.0) / 3600
     return Trace(Requests(where, at, (prompt,) * size, (output,) * size, hours), tuple(notes))
@@ -50,6 +58,24 @@ def _arrivals(seen: list[Seen], begin: float) -> Iterator[float]:
         stretch = after.wall - before.wall
         for number in range(count):
             yield before.wall - begin + stretch * (number + 0.5) / count
+
+
+def _waiting(seen: list[Seen]) -> float:
+    """Share of the requests that came from clients of a closed loop; 0 below a tenth."""
+    loop = ClosedLoop()
+    waited = total = 0
+    for before, after in pairwise(seen):
+        seconds = after.sample.time - before.sample.time
+        arrived = after.sample.arrived - before.sample.arrived
+        completed = after.sample.completed - before.sample.completed
+        if not 0 < seconds <= MAX_GAP or arrived < 0 or completed < 0:
+            loop.interrupted()
+            continue
+        count = after.sample.in_flight + after.sample.held
+        loop.see(count, arrived, completed, seconds, is_open=after.serving is not None)
+        total += arrived
+        waited += arrived if loop.clients is not None else 0
+    return waited / total if 10 * waited >= max(total, 1) else 0.0
 
 
 def _mean_output(seen: list[Seen]) -> tuple[int, bool]:

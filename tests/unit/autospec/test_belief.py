@@ -201,6 +201,82 @@ def test_what_each_profile_would_have_cost_is_near_what_it_does_cost() -> None:
         assert belief.spent[name] == pytest.approx(alone.actual, rel=0.25)
 
 
+# -- clients that wait ------------------------------------------------------------------------
+
+
+def test_the_rate_at_which_waiting_clients_are_served_is_no_busy_time() -> None:
+    rates = Rates(1.0)
+    for _ in range(600):
+        rates.see(50.0, 1.0, clients=40.0)
+    assert rates.fast == pytest.approx(50.0)
+    assert rates.high() == 0.0
+    rates.see(50.0, 1.0)
+    assert rates.high() == rates.fast, "now they do not wait"
+
+
+def test_the_most_clients_of_a_day_are_remembered_when_they_have_gone() -> None:
+    rates = Rates(1.0)
+    for second in range(300):
+        rates.see(1.0, 1.0, clients=40.0 if second < 200 else 10.0)
+    for _ in range(300):
+        rates.see(1.0, 1.0)
+    assert rates.clients is None
+    assert rates.high_clients() == 40.0
+    assert rates.high_clients(0.2) == 0.0
+
+
+def test_clients_that_wait_now_are_the_most_if_there_never_were_more() -> None:
+    rates = Rates(1.0)
+    rates.see(1.0, 1.0, clients=40.0)
+    assert rates.high_clients() == 40.0
+
+
+def waiting(
+    clients: int, seconds: int, *, after: LoadSample | None = None, rate: int = 1
+) -> list[LoadSample]:
+    """As many requests as clients each second, of which `rate` are answered and asked again."""
+    begin = after if after is not None else LoadSample(0.0)
+    return [
+        LoadSample(
+            begin.time + second,
+            clients,
+            0,
+            in_flight=clients,
+            arrived=begin.arrived + rate * second,
+            completed=begin.completed + rate * second,
+        )
+        for second in range(1, seconds + 1)
+    ]
+
+
+def test_what_was_begun_before_a_gap_says_nothing_of_the_clients_after_it() -> None:
+    """Nobody for a quarter of a minute, then nothing is known for an hour."""
+    before = waiting(40, 600)
+    nobody = waiting(0, 15, after=before[-1], rate=0)
+    later = replace(nobody[-1], time=nobody[-1].time + 3600.0)
+    after = waiting(40, 8, after=later, rate=0)
+    belief = believed([(sample, "plain") for sample in [*before, *nobody, *after]])
+    assert belief.clients == 40
+
+
+def test_whoever_keeps_coming_to_a_closed_gate_is_no_client_that_waits() -> None:
+    """Nor later on, when the same number of requests looks like one again."""
+    steady = waiting(5, 600)
+    last = steady[-1]
+    gate = [
+        replace(last, time=last.time + n, in_flight=0, held=5 + n, arrived=last.arrived + n)
+        for n in range(1, 61)
+    ]
+    again = waiting(5, 1200, after=gate[-1])
+    belief = believed([(sample, "plain") for sample in steady])
+    assert belief.clients == 5
+    for sample in gate:
+        belief.see(sample, None)
+    for sample in again:
+        belief.see(sample, "plain")
+    assert belief.clients is None
+
+
 # -- what samples may do ----------------------------------------------------------------------
 
 

@@ -162,3 +162,28 @@ def test_missing_samples_begin_a_new_stretch() -> None:
     loop = watched(clients(40, 300))
     loop.interrupted()
     assert loop.clients == pytest.approx(40, rel=0.05), "what was known is not forgotten"
+
+
+def test_less_than_one_client_is_no_closed_loop() -> None:
+    """One request at once four seconds of five, as arrivals now and then would have it."""
+    cycle = ((int(second % 5 < 4), (second + 4) // 5, second // 5) for second in range(3600))
+    assert tell(ClosedLoop(), cycle) == 0
+
+
+def test_clients_that_come_are_followed_within_a_few_stretches() -> None:
+    """Compared is with the last three stretches: for two of them more evidence than doubt."""
+    loop = watched((4, n, n) for n in range(900))
+    for _ in range(4):
+        tell(loop, ((40, 4 * n, 4 * n) for n in range(1, 4)))
+        assert loop.clients is not None
+    assert loop.clients == pytest.approx(40)
+
+
+def test_more_clients_at_the_next_closed_gate_refute_nothing() -> None:
+    """Each closing is compared with its own first second."""
+    loop = watched(clients(10, 900))
+    loop.see(10, 0, 0, 1.0, is_open=False)
+    tell(loop, clients(40, 300))
+    for _ in range(60):
+        loop.see(40, 0, 0, 1.0, is_open=False)
+    assert loop.clients == pytest.approx(40, rel=0.05)

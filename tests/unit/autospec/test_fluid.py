@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opsctl.autospec.cost import SwitchCost
-from opsctl.autospec.fluid import Service, drain_seconds, step, switch_price
+from opsctl.autospec.fluid import Service, drain_seconds, loop_price, step, switch_price
 from opsctl.autospec.pair import Speed
 from opsctl.autospec.suite import surface
 
@@ -187,3 +187,27 @@ def test_a_faster_clock_gives_the_same_price() -> None:
     slow = switch_price(plain, plain, SwitchCost(40.0, 100.0), 10.0, rate)
     fast = switch_price(quick, quick, SwitchCost(10.0, 25.0), 10.0, rate * 4, tempo=0.25)
     assert fast == pytest.approx(slow / 4, rel=1e-6)
+
+
+def test_clients_wait_for_the_closed_time_and_half_of_the_drain() -> None:
+    wait = drain_seconds(draft, 32.0) / 2 + 60.0
+    price = loop_price(draft, plain, SwitchCost(closed=60.0), 32.0)
+    assert price == pytest.approx(32 * wait)
+
+
+def test_clients_pay_for_the_preparation_what_the_next_profile_would_have_saved_them() -> None:
+    """With 32 of them drafts have 250 tok/s of 400: 3/8 of their time meanwhile."""
+    costs = SwitchCost(closed=60.0), SwitchCost(prepare=40.0, closed=60.0)
+    without, prepared = (loop_price(draft, plain, cost, 32.0) for cost in costs)
+    assert prepared - without == pytest.approx(32 * 40 * 3 / 8)
+
+
+def test_a_preparation_costs_clients_nothing_when_the_next_profile_is_no_faster() -> None:
+    costs = SwitchCost(closed=60.0), SwitchCost(prepare=40.0, closed=60.0)
+    without, prepared = (loop_price(plain, draft, cost, 32.0) for cost in costs)
+    assert prepared == without > 0
+
+
+def test_nobody_who_waits_and_a_free_switch_have_no_price() -> None:
+    assert loop_price(draft, plain, SwitchCost(closed=60.0), 0.0) == 0.0
+    assert loop_price(draft, plain, SwitchCost(), 32.0) == 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,7 @@ from opsctl.autospec.recount import Other, recount
 from opsctl.autospec.reference import reference_pair
 from opsctl.errors import UsageError
 from tests.support.load_journals import BEGIN, MARKS, journal
+from tests.unit.autospec.test_closed_loop import Second, at_random, clients
 
 
 def test_the_policy_that_wrote_a_journal_decides_the_same_again() -> None:
@@ -125,3 +127,21 @@ def test_a_journal_is_known_by_its_first_line() -> None:
     assert is_journal(journal())
     assert not is_journal('{"at": 1}\n')
     assert not is_journal("TIMESTAMP,ContextTokens\n")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "wanted"), [(clients(40, 900), True), (at_random(4.0, 10.0, 900), False)]
+)
+def test_it_is_said_when_the_clients_of_a_journal_waited(
+    seconds: Iterator[Second], wanted: bool
+) -> None:
+    records = [
+        Seen(
+            LoadSample(number, n, 0, in_flight=n, arrived=arrived, completed=completed),
+            "plain",
+            BEGIN + number,
+        )
+        for number, (n, arrived, completed) in enumerate(seconds)
+    ]
+    told = [note for note in requests(records, "j").notes if "clients waited" in note]
+    assert [note.startswith("for 9") for note in told] == [True] * wanted
