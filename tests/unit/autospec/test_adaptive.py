@@ -8,31 +8,14 @@ import pytest
 
 from opsctl.autospec import adaptive_files
 from opsctl.autospec.adaptive import Adaptive, AdaptiveError, Slot, adaptive, read_slots
-from opsctl.autospec.surface import Point, Surface
+from opsctl.autospec.surface import Surface
 from tests.support.measured import column
-
-Rows = dict[int, dict[int, float]]
+from tests.support.surfaces import Rows
+from tests.support.surfaces import surface as made
 
 
 def surface(rows: Rows, spread: float | None = 0.01) -> Surface:
-    points = [
-        Point(
-            concurrency=n,
-            context=context,
-            tok_s=rate,
-            low=None if spread is None else rate * (1 - spread),
-            high=None if spread is None else rate * (1 + spread),
-        )
-        for context, row in rows.items()
-        for n, rate in row.items()
-    ]
-    return Surface(
-        schema="opsctl/surface/v1",
-        profile="x",
-        fingerprint="sha256:x",
-        speculative=True,
-        points=tuple(points),
-    )
+    return made(rows, spread=spread)
 
 
 def steps(found: Adaptive, batch: int) -> tuple[int, ...]:

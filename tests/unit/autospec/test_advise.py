@@ -16,36 +16,24 @@ from opsctl.autospec.patterns import PATTERNS
 from opsctl.autospec.reference import reference_pair
 from opsctl.autospec.replay import Replay, Setting, replay
 from opsctl.autospec.suite import COSTS, Case
-from opsctl.autospec.surface import Point, Surface
+from tests.support.surfaces import surface
 
 BASE = {1: 100.0, 8: 400.0, 32: 700.0}
-
-
-def surface(name: str, rates: dict[int, float], *, spread: float | None, print_: str) -> Surface:
-    return Surface(
-        schema="opsctl/surface/v1",
-        profile=name,
-        fingerprint=print_,
-        speculative=name == "eagle3",
-        points=tuple(
-            Point(
-                concurrency=n,
-                context=0,
-                tok_s=rate,
-                low=None if spread is None else rate * (1 - spread),
-                high=None if spread is None else rate * (1 + spread),
-                accept_length=2.4 if name == "eagle3" and print_ else None,
-            )
-            for n, rate in rates.items()
-        ),
-    )
 
 
 def pair(*factors: float, spread: float | None = 0.01, print_: str = "sha256:a") -> Pair:
     fast = {n: rate * f for (n, rate), f in zip(BASE.items(), factors, strict=True)}
     return Pair(
-        surface("eagle3", fast, spread=spread, print_=print_),
-        surface("baseline", BASE, spread=spread, print_=print_),
+        surface(
+            {0: fast}, spread=spread, fingerprint=print_, accept_length=2.4 if print_ else None
+        ),
+        surface(
+            {0: BASE},
+            profile="baseline",
+            speculative=False,
+            spread=spread,
+            fingerprint=print_,
+        ),
     )
 
 

@@ -7,37 +7,13 @@ import math
 import pytest
 
 from opsctl.autospec.bands import Band, bands
-from opsctl.autospec.surface import Point, Surface
-
-Rows = dict[int, dict[int, float]]
-
-
-def surface(rows: Rows, *, speculative: bool, spread: float | None = 0.02) -> Surface:
-    """Tok/s by context and concurrency; None as `spread` is a surface without intervals."""
-    points = [
-        Point(
-            concurrency=n,
-            context=context,
-            tok_s=rate,
-            low=None if spread is None else rate * (1 - spread),
-            high=None if spread is None else rate * (1 + spread),
-        )
-        for context, row in rows.items()
-        for n, rate in row.items()
-    ]
-    return Surface(
-        schema="opsctl/surface/v1",
-        profile="eagle3" if speculative else "baseline",
-        fingerprint="sha256:a",
-        speculative=speculative,
-        points=tuple(points),
-    )
+from tests.support.surfaces import Rows, surface
 
 
 def judge(speculative: Rows, baseline: Rows, spread: float | None = 0.02) -> tuple[Band, ...]:
     return bands(
-        surface(speculative, speculative=True, spread=spread),
-        surface(baseline, speculative=False, spread=spread),
+        surface(speculative, spread=spread),
+        surface(baseline, profile="baseline", speculative=False, spread=spread),
     )
 
 

@@ -14,20 +14,13 @@ from opsctl.autospec.load import LoadSample
 from opsctl.autospec.plan import Marks, Plan, PlannedCosts
 from opsctl.autospec.policy import Decision
 from opsctl.autospec.retrace import DAY, memory, remind, retrace, with_boots
-from opsctl.autospec.surface import Point, Surface
+from opsctl.autospec.surface import Surface
+from tests.support.surfaces import surface
 
 
-def surface(profile: str, base: float, rise: float) -> Surface:
-    points = tuple(
-        Point(concurrency=n, context=0, tok_s=base * (1 + (n - 1) / 63 * rise)) for n in (1, 8, 64)
-    )
-    return Surface(
-        schema="opsctl/surface/v1",
-        profile=profile,
-        fingerprint="f",
-        speculative=profile == "eagle3",
-        points=points,
-    )
+def rising(profile: str, base: float, rise: float) -> Surface:
+    row = {n: base * (1 + (n - 1) / 63 * rise) for n in (1, 8, 64)}
+    return surface({0: row}, profile=profile, speculative=profile == "eagle3")
 
 
 MARKS = Plan(
@@ -40,7 +33,7 @@ AWARE = Plan(
     policy="cost_aware",
     speculative="eagle3",
     baseline="baseline",
-    surfaces=(surface("eagle3", 100.0, 2.0), surface("baseline", 60.0, 10.0)),
+    surfaces=(rising("eagle3", 100.0, 2.0), rising("baseline", 60.0, 10.0)),
 )
 loads = st.lists(st.none() | st.integers(0, 40), min_size=1, max_size=60)
 plans = st.sampled_from([MARKS, AWARE, MARKS.model_copy(update={"policy": "always"})])
