@@ -83,6 +83,15 @@ class Rates:
             self.past_clients.append(self._clients)
             self._stretch = self._arrived = self._clients = 0.0
 
+    def waited(self, seconds: float, clients: float) -> None:
+        """It has turned out that for so long clients had waited: theirs were no arrivals."""
+        self._arrived, self._clients = 0.0, max(self._clients, clients)
+        stretch = _BUCKET * self.tempo
+        whole = round((seconds - self._stretch) / stretch)
+        for back in range(1, min(whole, len(self.past)) + 1):
+            self.past[-back] = 0.0
+            self.past_clients[-back] = max(self.past_clients[-back], clients)
+
     def _share(self, seconds: float, constant: float) -> float:
         """A running mean, and a plain mean before that long."""
         return 1 - math.exp(-seconds / min(constant * self.tempo, max(self.seconds, seconds)))
@@ -177,8 +186,7 @@ class Belief:
         self.arriving = arrived / self.elapsed
         self.arrived += arrived
         completed = max(sample.completed - last.completed, 0)
-        count = sample.in_flight + sample.held
-        self._loop.see(count, arrived, completed, self.elapsed, is_open=serving is not None)
+        self._see_clients(sample, arrived, completed, is_open=serving is not None)
         self.rates.see(arrived, self.elapsed, self.clients)
         self._see_requests(sample)
         if serving is not None and serving == self._serving:
@@ -194,6 +202,15 @@ class Belief:
     def _forget_counters(self, sample: LoadSample) -> None:
         self._generated = sample.generated
         self._said = 0.0
+
+    def _see_clients(
+        self, sample: LoadSample, arrived: int, completed: int, *, is_open: bool
+    ) -> None:
+        was_open = self.clients is None
+        count = sample.in_flight + sample.held
+        self._loop.see(count, arrived, completed, self.elapsed, is_open=is_open)
+        if was_open and self.clients is not None:
+            self.rates.waited(self._loop.rising, self.clients)
 
     def _see_requests(self, sample: LoadSample) -> None:
         if sample.used_tokens is not None and sample.running:

@@ -45,6 +45,8 @@ class ClosedLoop:
 
     def __init__(self, tempo: float = 1.0) -> None:
         self._tempo = tempo
+        self.rising = 0.0
+        """Seconds since the evidence last was nothing: for so long the loop has been closed."""
         self._evidence = 0.0
         self._closed = False
         self._clients = 0.0
@@ -81,6 +83,7 @@ class ClosedLoop:
         self._counts[count] += 1
         self._area += count * seconds
         self._seconds += seconds
+        self.rising += seconds
         if self._arrived >= _ARRIVALS:
             self._end()
 
@@ -100,6 +103,8 @@ class ClosedLoop:
             told = _AGAINST
         self._levels.append(_quantile(self._counts, 0.5))
         self._evidence = min(max(self._evidence + told, 0.0), _MOST)
+        if not self._evidence:
+            self.rising = 0.0
         self._closed = self._evidence >= (_DOUBTING if self._closed else _CONVINCED)
         self._begin()
 

@@ -179,6 +179,27 @@ def test_the_busiest_hours_of_a_day_are_remembered_and_those_of_the_day_before_n
     assert rates.high(1.0) == pytest.approx(0.1)
 
 
+def test_arrivals_that_turn_out_to_be_clients_waiting_are_no_rate() -> None:
+    rates = Rates(1.0)
+    for _ in range(300):
+        rates.see(3.0, 1.0)
+    for _ in range(700):
+        rates.see(2.0, 1.0)
+    rates.waited(700.0, 5.0)
+    assert list(rates.past) == [3.0, 0.0, 0.0]
+    assert list(rates.past_clients) == [0.0, 5.0, 5.0]
+    rates.see(200.0, 200.0, 4.0)
+    assert (rates.past[-1], rates.past_clients[-1]) == (0.0, 5.0)
+
+
+def test_what_came_before_the_clients_stays_a_rate() -> None:
+    rates = Rates(1.0)
+    for _ in range(700):
+        rates.see(2.0, 1.0)
+    rates.waited(50.0, 5.0)
+    assert list(rates.past) == [2.0, 2.0]
+
+
 def test_the_first_minute_is_a_plain_mean() -> None:
     rates = Rates(1.0)
     for arrived in (4.0, 0.0, 2.0):

@@ -187,3 +187,10 @@ def test_more_clients_at_the_next_closed_gate_refute_nothing() -> None:
     for _ in range(60):
         loop.see(40, 0, 0, 1.0, is_open=False)
     assert loop.clients == pytest.approx(40, rel=0.05)
+
+
+def test_it_knows_for_how_long_clients_have_been_waiting() -> None:
+    loop = watched(at_random(4.0, 10.0, 900))
+    assert loop.clients is None
+    found = tell(loop, clients(40, 120))
+    assert found - 10 <= loop.rising - (120 - found) <= found + 20

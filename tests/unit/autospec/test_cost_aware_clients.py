@@ -58,8 +58,10 @@ def test_it_says_that_they_wait() -> None:
 
 
 def test_few_clients_get_the_faster_profile_when_it_pays_for_the_way_there() -> None:
-    outcome, _, ratio = play(always(1, 6000), "plain")
+    """Before it was known that they wait, their rate would have forbidden it for hours."""
+    outcome, _, ratio = play(always(1, 6000), "plain", cost=LONG)
     assert [switch.target for switch in outcome.switches] == ["draft"]
+    assert outcome.switches[0].asked < 1200
     assert ratio < 1.1
 
 
