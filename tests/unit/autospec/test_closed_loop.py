@@ -194,3 +194,27 @@ def test_it_knows_for_how_long_clients_have_been_waiting() -> None:
     assert loop.clients is None
     found = tell(loop, clients(40, 120))
     assert found - 10 <= loop.rising - (120 - found) <= found + 20
+
+
+def test_what_was_begun_before_the_gate_closed_says_nothing_of_the_clients_after_it() -> None:
+    loop = watched(clients(40, 300))
+    tell(loop, ((0, 0, 0) for _ in range(15)))
+    for _ in range(60):
+        loop.see(40, 0, 0, 1.0, is_open=False)
+    tell(loop, ((40, 0, 0) for _ in range(8)))
+    assert loop.clients == pytest.approx(40, rel=0.05)
+
+
+def test_a_clock_four_times_as_fast_says_that_all_have_gone_four_times_as_soon() -> None:
+    loop = watched(clients(40, 300), 0.25)
+    tell(loop, ((0, 0, 0) for _ in range(60)), 0.25)
+    assert loop.clients == pytest.approx(0, abs=3)
+
+
+def test_a_day_of_a_faster_clock_is_as_much_shorter() -> None:
+    loop = watched(((5, n, n) for n in range(600)), 0.01)
+    for waiting in range(60):
+        loop.see(5 + waiting, 1, 0, 0.01, is_open=False)
+    assert loop.clients is None
+    tell(loop, ((5, n, n) for n in range(864 + 300)), 1.0)
+    assert loop.clients == pytest.approx(5)

@@ -7,6 +7,7 @@ import pytest
 from opsctl.autospec.arrivals import Requests, Session, clients
 from opsctl.autospec.cost import SwitchCost
 from opsctl.autospec.cost_aware import CostAware
+from opsctl.autospec.fluid import step
 from opsctl.autospec.guards import GuardRules
 from opsctl.autospec.load import LoadSample
 from opsctl.autospec.pair import Pair
@@ -180,3 +181,31 @@ def test_what_looked_like_an_overload_is_none_when_clients_are_found() -> None:
     assert inner.belief.clients == 160
     assert True in urgent
     assert not urgent[-1]
+
+
+def test_when_clients_no_longer_wait_both_queues_go_on_from_the_requests_there_are() -> None:
+    """Nor is anything left to settle: whatever queued at the gate, they have been answered."""
+    inner = policy(CROSSING)
+    belief = inner.belief
+    told(inner, "plain", 8, since=0, until=600)
+    for second in range(601, 631):
+        inner.see(LoadSample(second, 0, 0, 8, arrived=600, completed=600), None)
+    told(inner, "draft", 8, since=630, until=700)
+    assert belief.clients == 8
+
+    queues: dict[str, float] = {}
+    lost, wanted = [0.0], [0.0]
+    for second in range(701, 740):
+        count, completed = 8 + 4 * (second - 700), second
+        arrived = completed + count - 8
+        inner.see(LoadSample(second, count, 0, 0, count, arrived, completed=completed), "draft")
+        lost.append(inner.decide("draft", second).numbers["lost"] or 0.0)
+        if belief.clients is not None:
+            queues, wanted = dict.fromkeys(CROSSING.names, float(count)), [lost[-1]]
+            continue
+        spent = {}
+        for name in CROSSING.names:
+            queues[name], spent[name] = step(belief.service(name), queues[name], 5.0, 1.0)
+        wanted.append(wanted[-1] + spent["draft"] - spent["plain"])
+    assert len(wanted) > 20
+    assert lost[-len(wanted) :] == pytest.approx(wanted, abs=0.1)

@@ -24,8 +24,8 @@ COST = SwitchCost(closed=60.0)
 class Server:
     """Tells a belief of one second after the other."""
 
-    def __init__(self) -> None:
-        self.belief = Belief(PAIR)
+    def __init__(self, tempo: float = 1.0) -> None:
+        self.belief = Belief(PAIR, tempo)
         self.now, self._done = 0.0, 0
 
     def wait(self, clients: int, *, seconds: int = 300, rate: int = 1) -> None:
@@ -95,6 +95,14 @@ def test_a_price_holds_for_twenty_seconds(server: Server) -> None:
     found = server.price()
     assert not found.stale(server.now + 19.0, server.belief)
     assert found.stale(server.now + 20.0, server.belief)
+
+
+def test_a_price_holds_for_a_quarter_of_that_on_a_clock_four_times_as_fast() -> None:
+    server = Server(tempo=0.25)
+    server.come(1)
+    found = server.price()
+    assert not found.stale(server.now + 4.5, server.belief)
+    assert found.stale(server.now + 5.0, server.belief)
 
 
 def test_a_price_is_stale_at_once_when_the_arrival_rate_has_moved(server: Server) -> None:
