@@ -156,9 +156,6 @@ class CostAware:
         belief = self.belief
         if serving is None or not belief.elapsed:
             return
-        if belief.clients is not None:
-            self._over = 0.0  # they wait
-            return
         service = belief.service(serving)
         over = (
             belief.rates.fast > service.capacity
