@@ -203,6 +203,11 @@ class GatewayConfig(Model):
     keep_body: Size = Field(8 * 2**20, description="Bodies up to this size can be sent again.")
     heartbeat_after: Duration = Field(30.0, description="Held streams get headers after this.")
     heartbeat_every: Duration = Field(10.0, description="Interval of SSE comments to held streams.")
+    client_timeout: Annotated[Duration, Field(gt=0)] = Field(
+        60.0,
+        description="A client that reads nothing of its answer, or sends nothing of its body, for "
+        "so long is let go: it would hold up every switch.",
+    )
     attempts: Annotated[int, Field(ge=1)] = Field(
         3, description="Engines a request without a response byte may be tried on."
     )

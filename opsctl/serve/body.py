@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Callable
@@ -32,6 +33,8 @@ class Body:
         self._expected = request.headers.get("Expect", "").lower() == "100-continue"
         self.waiting = False
         """Whether the engine waits for the client to send more of it."""
+        self.waiting_since: float | None = None
+        """Loop time since which the client has been waited for, by whomever."""
 
     @property
     def size(self) -> int:
@@ -105,10 +108,13 @@ class Body:
             self.waiting = False
 
     async def _next(self) -> bytes:
+        self.waiting_since = asyncio.get_running_loop().time()
         try:
             return await self._request.content.readany()
         except (RequestPayloadError, OSError) as error:
             raise BodyError(type(error).__name__) from error
+        finally:
+            self.waiting_since = None
 
     def _invite(self) -> None:
         if self._expected and self._request.version >= (1, 1) and self._request.transport:

@@ -59,6 +59,8 @@ class Floor:
     drop: frozenset[bytes] = frozenset()
     traffic: Traffic = field(default_factory=Traffic)
     in_flight: dict[int, Exchange] = field(default_factory=dict)
+    receiving: set[Exchange] = field(default_factory=set)
+    """Those whose bodies are read into memory."""
     backing_off: int = 0
     on_idle: Callable[[], None] = lambda: None
 
@@ -100,6 +102,17 @@ class Exchange:
         """Whether it is the client that has to go on, by sending its body or reading its answer."""
         return self._reply.waiting or self._body.waiting
 
+    def sends_nothing(self, now: float, limit: float) -> bool:
+        """Whether more of the body has been waited for, for `limit` seconds."""
+        since = self._body.waiting_since
+        return since is not None and now - since >= limit
+
+    def let_go(self) -> None:
+        """End it as when the client leaves."""
+        self._reply.abort()
+        if self._task is not None:
+            self._task.cancel()
+
     def cut(self, reason: str) -> bool:
         """End the try in progress; True when part of an answer had reached the client."""
         if self._cut is not None or self._task is None:
@@ -121,12 +134,15 @@ class Exchange:
         answer = self._floor.room.gate.ask(self._ticket, self._arrived)
         if isinstance(answer, Refusal):
             raise RefusedError(answer)
+        self._floor.receiving.add(self)
         try:
             await self._body.receive(self._grown)
         except BodyError as error:
             raise RefusedError(
                 Refusal(400, "invalid_body", "The request's body could not be read.")
             ) from error
+        finally:
+            self._floor.receiving.discard(self)
 
     def _grown(self, size: int) -> None:
         if size <= self._ticket.size:

@@ -20,6 +20,7 @@ from opsctl.serve.body import CLIENT_BUFFER
 from opsctl.serve.exchange import Exchange, Floor
 from opsctl.serve.gate import Gate, Limits, Refusal
 from opsctl.serve.reply import Reply, TurnedAway
+from opsctl.serve.stalled import Unread
 from opsctl.serve.traffic import GatewayCounters, Traffic
 from opsctl.serve.waiting import WaitingRoom
 from opsctl.system import descriptors
@@ -27,6 +28,7 @@ from opsctl.system import descriptors
 _HEALTH_PATHS = ("/health", "/ready", "/ping")
 _MAX_HEAD = 2**15
 _STOP_GRACE = 2.0
+_LOOK_AT_MOST_EVERY = 5.0
 _UNAUTHORISED = Refusal(401, "invalid_api_key", "Send the API key as `Authorization: Bearer KEY`.")
 _NO_TUNNEL = Refusal(405, "method_not_allowed", "The gateway opens no tunnels.")
 _OWN_DESCRIPTORS = 128
@@ -53,6 +55,7 @@ class Gateway:
         self._web: Server | None = None
         self._listener: asyncio.Server | None = None
         self._idle: list[asyncio.Future[None]] = []
+        self._looking: asyncio.Task[None] | None = None
         # A connection of a client may need a second one, to the engine.
         self._most_connections = max(1, (descriptors.limit() - _OWN_DESCRIPTORS) // 2)
         self.metrics_source: Callable[[], Awaitable[str | None]] | None = None
@@ -108,12 +111,15 @@ class Gateway:
             traffic=self.traffic,
             on_idle=self._on_idle,
         )
+        self._looking = asyncio.create_task(self._look_for_stalled())
         self._record("gateway_listening", address=listen)
 
     async def stop(self) -> None:
         """Stop listening, turn away who waits, cut what is left, close every connection."""
         if self._listener is None or self._web is None or self._floor is None:
             return
+        if self._looking is not None:
+            self._looking.cancel()
         self._listener.close()
         self._room.close("opsctl stops", admit=False, retry_after=30.0)
         if self.cut("opsctl stops"):
@@ -186,6 +192,24 @@ class Gateway:
             last_progress=traffic.last_progress,
             oldest_in_flight=now - oldest.sent_at if oldest else 0.0,
         )
+
+    async def _look_for_stalled(self) -> None:
+        """Let clients go that have stopped in the middle."""
+        limit, loop = self._config.client_timeout, asyncio.get_running_loop()
+        unread = Unread(limit)
+        while self._web is not None and self._floor is not None:
+            await asyncio.sleep(min(limit / 10, _LOOK_AT_MOST_EVERY))
+            now, floor = loop.time(), self._floor
+            connections = (connection.transport for connection in self._web.connections)
+            silent = unread.stalled((x for x in connections if x is not None), now)
+            sending = [*floor.in_flight.values(), *floor.receiving]
+            mute = [exchange for exchange in sending if exchange.sends_nothing(now, limit)]
+            for transport in silent:
+                transport.abort()
+            for exchange in mute:
+                exchange.let_go()
+            if silent or mute:
+                self._record("clients_let_go", reading=len(silent), sending=len(mute), after=limit)
 
     def _on_idle(self) -> None:
         waiters, self._idle = self._idle, []

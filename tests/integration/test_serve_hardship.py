@@ -113,14 +113,18 @@ def head(length: int) -> bytes:
     )
 
 
-def assert_not_taken_for_hung(instance: Serving, before: Document) -> None:
-    """A client is waited for, longer than an engine may hang, and the engine is left alone."""
-
+def wait_for_client(instance: Serving) -> None:
     def waits() -> bool:
         status = instance.status()
         return status is not None and status["load"]["waiting_for_client"] == 1
 
     wait_until(waits, seconds=30, what="it waits for the client", every=0.2)
+
+
+def assert_not_taken_for_hung(instance: Serving, before: Document) -> None:
+    """A client is waited for, longer than an engine may hang, and the engine is left alone."""
+
+    wait_for_client(instance)
     end = time.monotonic() + HANG_AFTER + 2.5
     while time.monotonic() < end:
         status = instance.status()
@@ -158,6 +162,66 @@ async def test_a_client_that_does_not_read_its_answer_is_no_hang_of_the_engine(
             client.sendall(head(len(body)) + body)
             await asyncio.to_thread(assert_not_taken_for_hung, instance, before)
             assert await asyncio.to_thread(client.recv, 15) == b"HTTP/1.1 200 OK"
+        assert_stops_clean(instance)
+
+
+async def test_a_client_that_stopped_reading_is_let_go_and_a_switch_does_not_wait_for_it(
+    tmp_path: Path,
+) -> None:
+    fast = {"sim-time-scale": 0.001}
+    serve = {"gateway": {"client_timeout": "3s"}}
+    with serving(tmp_path, serve=serve, eagle3=fast) as instance:
+        before = await asyncio.to_thread(instance.wait_serving)
+        wanted = {"model": "demo", "prompt": "x", "max_tokens": 100_000, "stream": True}
+        body = json.dumps(wanted).encode()
+        with connect(before, window=4096) as client:
+            client.sendall(head(len(body)).replace(b"/chat", b"") + body)
+            assert await asyncio.to_thread(client.recv, 15) == b"HTTP/1.1 200 OK"
+            switched = await asyncio.to_thread(instance.opsctl, "switch", "baseline")
+            assert switched.returncode == 0, switched.stderr
+        [gone] = [event for event in instance.events() if event["event"] == "clients_let_go"]
+        assert (gone["reading"], gone["sending"]) == (1, 0)
+        async with aiohttp.ClientSession() as session:
+            assert (await stream_once(session, job(before))).ok
+        assert_stops_clean(instance)
+
+
+@pytest.mark.parametrize("size", [1 << 20, 9 << 20])
+async def test_a_client_that_stopped_sending_is_let_go(tmp_path: Path, size: int) -> None:
+    """One whose body is being read into memory, and one whose body goes on to the engine."""
+    with serving(tmp_path, serve={"gateway": {"client_timeout": "3s"}}) as instance:
+        before = await asyncio.to_thread(instance.wait_serving)
+        with connect(before) as client:
+            client.sendall(head(size) + b"{")
+            with suppress(ConnectionResetError):
+                assert await asyncio.to_thread(client.recv, 1000) == b""
+        [gone] = [event for event in instance.events() if event["event"] == "clients_let_go"]
+        assert (gone["reading"], gone["sending"]) == (0, 1)
+        after = await asyncio.to_thread(instance.wait_serving)
+        assert after["engine"]["pid"] == before["engine"]["pid"]
+        assert (after["gateway"]["failed"], after["load"]["in_flight"]) == (0, 0)
+        assert_stops_clean(instance)
+
+
+async def test_a_slow_client_that_goes_on_reading_is_not_let_go(tmp_path: Path) -> None:
+    serve = {"gateway": {"client_timeout": "2s"}}
+    with serving(tmp_path, serve=serve, eagle3={"sim-time-scale": 0.001}) as instance:
+        before = await asyncio.to_thread(instance.wait_serving)
+        wanted = {"model": "demo", "prompt": "x", "max_tokens": 50_000, "stream": True}
+        body = json.dumps(wanted).encode()
+        with connect(before, window=4096) as client:
+            client.sendall(head(len(body)).replace(b"/chat", b"") + body)
+            await asyncio.to_thread(wait_for_client, instance)
+            answer, end = b"", time.monotonic() + 6
+            while time.monotonic() < end:
+                answer += await asyncio.to_thread(client.recv, 4096)
+                await asyncio.sleep(0.1)  # what a slow reader is
+            while not answer.endswith(b"[DONE]\n\n\r\n0\r\n\r\n"):
+                read = await asyncio.to_thread(client.recv, 1 << 20)
+                assert read, answer[-100:]
+                answer += read
+        assert b" w49999" in answer
+        assert not [event for event in instance.events() if event["event"] == "clients_let_go"]
         assert_stops_clean(instance)
 
 
