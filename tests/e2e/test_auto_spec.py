@@ -11,7 +11,8 @@ in any case: nothing is lost, and it is better than the wrong profile left alone
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +20,7 @@ from typing import Any, Literal
 import pytest
 
 from tests.integration.test_serve import (
+    Status,
     assert_stops_clean,
     events,
     failures,
@@ -38,6 +40,7 @@ from tests.support.auto_spec import (
     send,
     watchdog,
 )
+from tests.support.serving import Serving
 
 CLIENTS = 40
 MARGIN = 1.1
@@ -134,16 +137,22 @@ async def test_a_surface_that_promises_too_much_is_found_out(tmp_path: Path) -> 
     assert_the_journals_tell_it(played)
 
 
+@asynccontextmanager
+async def rehearsed(folder: Path, scene: Scene) -> AsyncIterator[tuple[Serving, Status]]:
+    """The instance that decides by itself, measured, and its switches known."""
+    instance = watchdog(folder, scene)
+    await measure(instance, scene)
+    with instance:
+        await serves(instance, scene.start)
+        await rehearse(instance, scene)
+        yield instance, await serves(instance, scene.start)
+
+
 @pytest.mark.parametrize("quiet", [pytest.param("observe", marks=pytest.mark.extended), "pause"])
 async def test_what_it_may_not_do_it_only_says(tmp_path: Path, quiet: str) -> None:
     arguments = ("--auto-spec", "--observe") if quiet == "observe" else ("--auto-spec",)
     scene = Scene((BURST,), start="eagle3", arguments=arguments)
-    instance = watchdog(tmp_path, scene)
-    await measure(instance, scene)
-    with instance:
-        await serves(instance, "eagle3")
-        await rehearse(instance, scene)
-        first = await serves(instance, "eagle3")
+    async with rehearsed(tmp_path, scene) as (instance, first):
         if quiet == "pause":
             assert (await asyncio.to_thread(instance.opsctl, "pause")).returncode == 0
         sent = asyncio.create_task(send("it", f"http://{first['listen']}", scene))
@@ -175,12 +184,7 @@ async def test_clients_that_wait_for_their_answers_are_served_by_the_baseline(
 ) -> None:
     """As in every load test with a fixed number of streams: more never comes than is answered."""
     scene = Scene((BURST,), start="eagle3")
-    instance = watchdog(tmp_path, scene)
-    await measure(instance, scene)
-    with instance:
-        await serves(instance, "eagle3")
-        await rehearse(instance, scene)
-        first = await serves(instance, "eagle3")
+    async with rehearsed(tmp_path, scene) as (instance, first):
         async with traffic(first, CLIENTS, tokens=24) as done:
             await status_when(instance, lambda s: s["profile"] == "baseline", "a switch", 120.0)
             status = await status_when(instance, counts_clients, "its clients", 120.0)

@@ -14,7 +14,6 @@ import yaml
 from opsctl.autospec import surface_files
 from opsctl.autospec.cost import Costs
 from opsctl.autospec.reference import reference_pair
-from opsctl.cli.main import run
 from opsctl.serve.remembered import Snapshot
 from opsctl.serve.remembered import save as save_state
 from opsctl.serve.state import State
@@ -34,22 +33,10 @@ two:
 
 
 @pytest.fixture
-def opsctl(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Opsctl:
-    """Run a command line in an empty folder; exit code, stdout, stderr."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "none"))
-    monkeypatch.delenv("OPSCTL_CONFIG", raising=False)
-    monkeypatch.delenv("OPSCTL_STATE_DIR", raising=False)
+def opsctl(autospec: Opsctl, tmp_path: Path) -> Opsctl:
+    """Run a command line in a folder with a table."""
     (tmp_path / "table.yaml").write_text(TABLE)
-
-    def typed(*words: str) -> tuple[int, str, str]:
-        code = run(["autospec", *words])
-        shown = capsys.readouterr()
-        return code, shown.out, shown.err
-
-    return typed
+    return autospec
 
 
 def document(shown: tuple[int, str, str]) -> dict[str, Any]:

@@ -6,48 +6,26 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
-from opsctl.cli.main import run
-
 Opsctl = Callable[..., tuple[int, str, str]]
 
 
-@pytest.fixture
-def opsctl(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Opsctl:
-    """Run a command line in an empty folder; exit code, stdout, stderr."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "none"))
-    monkeypatch.delenv("OPSCTL_CONFIG", raising=False)
-    monkeypatch.delenv("OPSCTL_STATE_DIR", raising=False)
-
-    def typed(*words: str) -> tuple[int, str, str]:
-        code = run(["autospec", *words])
-        shown = capsys.readouterr()
-        return code, shown.out, shown.err
-
-    return typed
-
-
-def test_replay_says_that_clients_wait_for_their_answers(opsctl: Opsctl) -> None:
+def test_replay_says_that_clients_wait_for_their_answers(autospec: Opsctl) -> None:
     words = ("replay", "--pattern", "clients many", "--hours", "0.1")
-    code, _, err = opsctl(*words)
+    code, _, err = autospec(*words)
     assert code == 0
     assert "requests of clients that wait for their answers, about 0.1 h of work; restart" in err
     assert "note: the load is" not in err
-    code, out, _ = opsctl(*words, "-o", "json")
+    code, out, _ = autospec(*words, "-o", "json")
     case = json.loads(out)["case"]
     assert (case["pattern"], case["clients_wait"], case["hours"]) == ("clients many", True, 0.1)
-    assert "of clients" not in opsctl("replay", "--pattern", "busy", "--hours", "0.1")[2]
+    assert "of clients" not in autospec("replay", "--pattern", "busy", "--hours", "0.1")[2]
 
 
-def test_a_draft_gets_worse_in_the_middle_of_the_work(opsctl: Opsctl) -> None:
+def test_a_draft_gets_worse_in_the_middle_of_the_work(autospec: Opsctl) -> None:
     """Not of the time that the case may take at most: then it would make no difference."""
 
     def means(*more: str) -> dict[str, float]:
-        _, out, _ = opsctl(
+        _, out, _ = autospec(
             "replay", "--pattern", "clients few", "--hours", "0.1", "-o", "json", *more
         )
         return {row["policy"]: row["mean_latency_s"] for row in json.loads(out)["rows"]}
@@ -58,23 +36,23 @@ def test_a_draft_gets_worse_in_the_middle_of_the_work(opsctl: Opsctl) -> None:
 
 
 def test_a_plot_of_clients_that_wait_is_refused_before_anything_is_played(
-    opsctl: Opsctl, tmp_path: Path
+    autospec: Opsctl, tmp_path: Path
 ) -> None:
-    code, out, err = opsctl("replay", "--pattern", "clients few", "--plot", "x.svg")
+    code, out, err = autospec("replay", "--pattern", "clients few", "--plot", "x.svg")
     assert (code, out) == (2, "")
     assert "--plot shows arrivals" in err
     assert not (tmp_path / "x.svg").exists()
 
 
-def test_advise_does_not_make_a_day_of_clients_that_wait(opsctl: Opsctl) -> None:
-    code, out, err = opsctl("advise", "--pattern", "clients few")
+def test_advise_does_not_make_a_day_of_clients_that_wait(autospec: Opsctl) -> None:
+    code, out, err = autospec("advise", "--pattern", "clients few")
     assert (code, out) == (2, "")
     assert "how much comes in a day depends on what serves" in err
     assert "hint: opsctl autospec replay plays it" in err
 
 
-def test_a_pattern_that_does_not_exist_is_told_with_all_there_are(opsctl: Opsctl) -> None:
-    code, _, err = opsctl("replay", "--pattern", "clients")
+def test_a_pattern_that_does_not_exist_is_told_with_all_there_are(autospec: Opsctl) -> None:
+    code, _, err = autospec("replay", "--pattern", "clients")
     assert code == 2
     assert "there are quiet, busy," in err
     assert "clients few, clients many, clients sessions, clients thinking" in err
