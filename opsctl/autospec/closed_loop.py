@@ -97,7 +97,9 @@ class ClosedLoop:
         told = 0.0
         if self._levels:
             level = _quantile(Counter(self._levels), 0.5)
-            away = Counter({abs(n - level): seconds for n, seconds in self._counts.items()})
+            away: Counter[float] = Counter()
+            for count, seconds in self._counts.items():
+                away[abs(count - level)] += seconds
             told = _evidence(_quantile(away, _MOSTLY), min(self._moved, 2 * self._clients))
         if self._clients < _LEAST or self._refuted > 0.0:
             told = _AGAINST

@@ -218,3 +218,9 @@ def test_a_day_of_a_faster_clock_is_as_much_shorter() -> None:
     assert loop.clients is None
     tell(loop, ((5, n, n) for n in range(864 + 300)), 1.0)
     assert loop.clients == pytest.approx(5)
+
+
+def test_what_is_above_and_what_is_below_count_together() -> None:
+    """For seven seconds of ten there are 40; for two there are more, for one as many fewer."""
+    levels = (40, 43, 40, 40, 43, 40, 37, 40, 40, 40)
+    assert tell(ClosedLoop(), ((levels[n % 10], n, n) for n in range(1200))) == 0
