@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import pytest
 import yaml
 
 from opsctl.bench.results import load
+from tests.support.server import wait_until
 from tests.support.simulated import profile
 from tests.support.simulated_engine import simulated
 
@@ -68,11 +68,12 @@ class Bench:
 
     def until(self, condition: Callable[[], object], process: Any, seconds: float = 60.0) -> None:
         """Wait for something of a run that has not ended."""
-        deadline = time.monotonic() + seconds
-        while not condition():
+
+        def look() -> object:
             assert process.poll() is None, process.communicate()
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+            return condition()
+
+        wait_until(look, seconds=seconds, what="what the run was to do")
 
 
 def _pids() -> Iterator[str]:
