@@ -153,7 +153,9 @@ class Belief:
         """Compare tokens that came with those the surface said would come."""
         speculative = self.pair.names[0]
         if serving == speculative and sample.accept_length is not None:
-            measured = self.pair.speculative.accept_length(max(_streams(sample), 1), self.context)
+            measured = self.pair.speculative.accept_length(
+                max(sample.streams or 0, 1), self.context
+            )
             if measured:
                 share = 1 - math.exp(-self.elapsed / (20.0 * self.tempo))
                 self.accepted += (sample.accept_length / measured - self.accepted) * share
@@ -199,7 +201,7 @@ class Belief:
 
     def _raw(self, profile: str, sample: LoadSample, last: LoadSample) -> float:
         """The surface's tok/s between two samples."""
-        counts = [_streams(x) for x in (sample, last) if x.demand is not None]
+        counts = [x.streams for x in (sample, last) if x.streams is not None]
         speed = self.pair.speeds[profile]
         rates = [speed.tok_s(count, self.context) for count in counts]
         return sum(rates) / len(rates) if rates else 0.0
@@ -222,8 +224,3 @@ class Belief:
         for name in self.pair.names:
             ratio = each / self.service(name).each(self.demand)
             self.spent[name] += self.demand * ratio * self.elapsed
-
-
-def _streams(sample: LoadSample) -> int:
-    """Requests in the engine."""
-    return (sample.running or 0) + (sample.queued or 0)

@@ -33,6 +33,7 @@ _COUNTS = {
     "u": "used_tokens",
     "c": "completed",
     "g": "generated",
+    "s": "stalled",
 }
 _ALWAYS_KNOWN = frozenset({"held", "in_flight", "arrived", "completed"})
 
@@ -174,7 +175,7 @@ def _seen_document(record: Seen) -> dict[str, object]:
             document["n"] = 1
     for key, name in _COUNTS.items():
         value = getattr(sample, name)
-        if value is not None:
+        if value is not None and (value or name != "stalled"):
             document[key] = value
     if sample.accept_length is not None:
         document["l"] = sample.accept_length

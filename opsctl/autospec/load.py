@@ -12,7 +12,7 @@ class LoadSample:
     `time` is monotonic seconds. `running` and `queued` come from the engine, `held`, `in_flight`,
     `arrived` and `completed` (counters of requests) from the gateway, which knows them even when
     the engine hangs. `generated` is the engine's counter of tokens it has generated; it begins
-    again with every engine.
+    again with every engine. `stalled` of those in flight wait for their client.
     """
 
     time: float
@@ -25,10 +25,22 @@ class LoadSample:
     accept_length: float | None = None
     completed: int = 0
     generated: int | None = None
+    stalled: int = 0
+
+    @property
+    def streams(self) -> int | None:
+        """Requests in the engine; None when what it says is unknown.
+
+        SGLang publishes how many run just before it counts those it has prefilled, and then not
+        for 15 decode steps: eight requests that came together were read as one for most of their
+        time (SGLang 0.5.23). So it is never less than the gateway has there.
+        """
+        if self.running is None or self.queued is None:
+            return None
+        return max(self.running + self.queued, self.in_flight - self.stalled)
 
     @property
     def demand(self) -> int | None:
         """Requests running, queued or held; None when the engine's part is unknown."""
-        if self.running is None or self.queued is None:
-            return None
-        return self.running + self.queued + self.held
+        streams = self.streams
+        return None if streams is None else streams + self.held

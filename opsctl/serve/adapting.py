@@ -84,10 +84,10 @@ class Adapting:
             self._record("adaptive_unreadable", profile=engine.name, why=error.message)
         self._judge()
 
-    def see(self, now: float, report: Report) -> None:
-        """Take in what the metrics of the engine say; `now` is monotonic seconds."""
+    def see(self, now: float, report: Report, at_engine: int) -> None:
+        """See `Steps.see`."""
         if self.steps is not None:
-            self.steps.see(now, report)
+            self.steps.see(now, report, at_engine)
             self._judge()
 
     def for_policy(self, sample: LoadSample) -> LoadSample:

@@ -99,11 +99,16 @@ class Steps:
             for step in slot.steps
         )
 
-    def see(self, now: float, report: Report) -> None:
-        """Take in one reading; `now` is monotonic seconds."""
+    def see(self, now: float, report: Report, at_engine: int = 0) -> None:
+        """Take in one reading; `now` is monotonic seconds.
+
+        `at_engine` requests are there by the gateway's count: the engine's own lacks those it has
+        just prefilled.
+        """
         if report.running is None:
             return
         low, high = sorted((self._running, report.running))
+        high = max(high, at_engine)
         self._running = report.running
         if report.steps is None:
             self._silent(now, low, high)

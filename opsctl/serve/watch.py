@@ -81,7 +81,7 @@ class EngineWatch:
         report = Report() if metrics is None else steps.read(metrics)
         self._steps = report.steps
         if self._follower is not None and metrics is not None:
-            self._follower.see(self._clock(), report)
+            self._follower.see(self._clock(), report, self._counters().at_engine)
 
     def close(self) -> None:
         """Stop watching."""
@@ -125,6 +125,7 @@ def gateway_sample(now: float, counters: GatewayCounters) -> LoadSample:
         time=round(now, 3),
         held=counters.held,
         in_flight=counters.in_flight,
+        stalled=counters.waiting_for_client,
         arrived=counters.admitted_total,
         completed=counters.completed_total + counters.failed_total + counters.abandoned_total,
     )

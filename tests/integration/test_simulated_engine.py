@@ -197,15 +197,27 @@ async def test_cap_and_queue_show_in_the_loads(tmp_path: Path) -> None:
         streams = [engine.stream(60) for _ in range(8)]
         await asyncio.gather(*(stream.first.wait() for stream, _ in streams[:4]))
         async with asyncio.timeout(10):
-            while (load := await engine.load())["num_waiting_reqs"] != 4:
+            said = ("num_running_reqs", "num_waiting_reqs")
+            while [(load := await engine.load())[key] for key in said] != [4, 4]:
                 await asyncio.sleep(0.02)
-        assert (load["num_running_reqs"], load["num_waiting_reqs"]) == (4, 4)
         assert load["max_running_requests"] == 4
         assert 0 < load["num_used_tokens"] < load["max_total_num_tokens"]
         await asyncio.gather(*(reading for _, reading in streams))
         for stream, _ in streams:
             stream.assert_complete(60)
         await engine.until_running(0)
+
+
+async def test_what_was_just_prefilled_runs_unsaid_for_fifteen_steps(tmp_path: Path) -> None:
+    async with simulated(tmp_path, "--sim-time-scale", "3") as engine:
+        for tokens, running in ((14, set[int]({0})), (40, {0, 1})):
+            stream, reading = engine.stream(tokens)
+            await stream.first.wait()
+            said = set()
+            while not reading.done():
+                said.add((await engine.load())["num_running_reqs"])
+            stream.assert_complete(tokens)
+            assert said == running
 
 
 async def test_the_loads_have_sglangs_sections_and_no_others(tmp_path: Path) -> None:

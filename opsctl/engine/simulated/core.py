@@ -161,6 +161,7 @@ class Core:
         self.waiting: deque[Sequence] = deque()
         self.prefilling: list[Sequence] = []
         self.running: list[Sequence] = []
+        self._joined = 0
         self.totals = Totals()
         self.paused = False
         self._due: float | None = None
@@ -176,6 +177,11 @@ class Core:
     def idle(self) -> bool:
         """Whether there is no request at all."""
         return not (self.waiting or self.prefilling or self.running)
+
+    @property
+    def said_to_run(self) -> int:
+        """Requests that SGLang says are running: it counts those it prefills a step later."""
+        return max(len(self.running) - self._joined, 0)
 
     @property
     def used_tokens(self) -> int:
@@ -268,6 +274,7 @@ class Core:
         self.totals.prefill_steps += 1
         self.totals.prefill_seconds += self._step_seconds
         out = []
+        before = len(self.running)
         for sequence, tokens in chunks:
             if sequence not in self.prefilling:
                 continue  # aborted during the step
@@ -278,10 +285,12 @@ class Core:
                 self.running.append(sequence)
                 out.append(self._emit(sequence, 1))
         self._drop_finished()
+        self._joined = len(self.running) - before
         return out
 
     def _complete_decode(self) -> list[Emission]:
         batch = len(self.running)
+        self._joined = 0
         accepted = [self._accepted(sequence) for sequence in self.running]
         out = [self._emit(*pair) for pair in zip(self.running, accepted, strict=True)]
         self.totals.note_step(batch, self._step_seconds, sum(one.count for one in out))

@@ -103,7 +103,7 @@ class Report:
         load: dict[str, Any] = {
             "timestamp": time.time(),
             "dp_rank": 0,
-            "num_running_reqs": len(core.running) + len(core.prefilling),
+            "num_running_reqs": core.said_to_run,
             "num_waiting_reqs": len(core.waiting),
             "num_waiting_uncached_tokens": waiting_tokens,
             "num_used_tokens": used,
@@ -156,7 +156,7 @@ class Report:
         say(
             f"Prefill batch, #new-token: {totals.prefill_tokens - self._seen.prefill_tokens}, "
             f"#cached-token: 0, token usage: {self._usage():.2f}, "
-            f"#running-req: {len(core.running)}, #queue-req: {len(core.waiting)}",
+            f"#running-req: {core.said_to_run}, #queue-req: {len(core.waiting)}",
             rank=0,
         )
         self._refresh_gauges()
@@ -188,7 +188,7 @@ class Report:
         length = self._window_accept_length()
         self._gauges_at = time.monotonic()
         self._gauges = {
-            "num_running_reqs": len(core.running) + len(core.prefilling),
+            "num_running_reqs": core.said_to_run,
             "num_queue_reqs": len(core.waiting),
             "num_used_tokens": core.used_tokens,
             "token_usage": round(self._usage(), 4),

@@ -85,6 +85,15 @@ def test_some_minutes_of_load_tell_how_fast_a_profile_really_is(factor: float) -
     assert belief.factor("draft") == 1.0, "of which nothing was seen"
 
 
+def test_an_engine_that_counts_its_requests_late_is_not_taken_for_a_fast_one() -> None:
+    samples = told(load(hours=0.25))
+    late = [(replace(each, running=min(each.running or 0, 1)), who) for each, who in samples]
+    assert any(
+        each.running != other.running for (each, _), (other, _) in zip(samples, late, strict=True)
+    )
+    assert believed(late).factor("plain") == believed(samples).factor("plain")
+
+
 def test_a_slow_hour_is_forgotten_when_the_speed_is_back() -> None:
     slow = told(load(hours=0.5), truth=Truth({"plain": 0.7}))
     back = told(load(hours=0.5))

@@ -41,6 +41,7 @@ samples = st.builds(
     accept_length=st.none() | seconds,
     completed=counts,
     generated=maybe,
+    stalled=counts,
 )
 
 

@@ -47,7 +47,7 @@ class Instance:
     def busy(self, steps: int, times: int = 10) -> None:
         for _ in range(times):
             self.now += 2
-            self.adapting.see(self.now, Report(40, steps, 500 + self.now))
+            self.adapting.see(self.now, Report(40, steps, 500 + self.now), at_engine=40)
 
     @property
     def told(self) -> list[str]:

@@ -89,6 +89,13 @@ def test_the_zero_before_the_first_decode_report_is_not_taken_for_steps() -> Non
     assert engine.steps.verdict == "unknown"
 
 
+def test_an_engine_that_has_not_counted_its_requests_yet_is_not_accused() -> None:
+    steps = Steps((Slot(1, (3,)), Slot(30, (0,))), configured=3)
+    for report in range(1, 20):
+        steps.see(2.0 * report, Report(1, 0, 100.0 + report), at_engine=40)
+    assert (steps.verdict, steps.evidence) == ("following", "0 with 1 running")
+
+
 def test_a_throughput_that_decays_in_a_long_prefill_is_no_report() -> None:
     engine = Engine()
     engine.reports(running=2, steps=3)

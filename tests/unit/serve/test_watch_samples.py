@@ -15,7 +15,7 @@ from opsctl.serve.watch import EngineWatch, gateway_sample
 
 COUNTERS = GatewayCounters(
     in_flight=4,
-    waiting_for_client=0,
+    waiting_for_client=1,
     held=2,
     held_bytes=0,
     admitted_total=30,
@@ -60,7 +60,7 @@ async def test_a_sample_has_what_the_gateway_counts_and_what_the_engine_says() -
     client = Client(LOADS, METRICS)
     sample = (await watch(client, [10.12345]).look()).sample
     assert sample.time == 10.123, "as the load journal keeps it"
-    assert (sample.held, sample.in_flight, sample.arrived) == (2, 4, 30)
+    assert (sample.held, sample.in_flight, sample.stalled, sample.arrived) == (2, 4, 1, 30)
     assert sample.completed == 24, "completed, failed and abandoned: all that have ended"
     assert (sample.running, sample.queued, sample.used_tokens) == (3, 1, 4000)
     assert sample.accept_length == 2.5
