@@ -123,15 +123,16 @@ def drain(
 ) -> None:
     """Take no new requests (503, /readyz not ready) and let those in flight finish.
 
-    The engine stays loaded. End it with `opsctl drain --off`.
+    The engine stays loaded. It outlasts a crash of opsctl, not a stop. End it with
+    `opsctl drain --off`.
     """
     where = places(state_dir, config)
     document = ask(where, "POST", "/v1/drain", {"off": off})
     while wait and not off and document["state"] == "draining":
         time.sleep(POLL)
         document = ask(where, "GET", "/v1/status")
-    wanted = {"serving"} if off else {"drained", "draining"}
-    if document["state"] not in wanted:
+    done = not document["drain_asked"] if off else document["state"] in {"drained", "draining"}
+    if not done:
         raise TemporaryError(
             f"cannot do that while {document['state']}: {document['reason']}",
             hint="see `opsctl status`",

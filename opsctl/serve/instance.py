@@ -148,6 +148,8 @@ class _Instance:
         supervisor, config = self._supervisor, self._supervisor.config
         control = Control(supervisor, self._reload)
         reaping = asyncio.ensure_future(_reap_orphans())
+        if supervisor.state.drain_asked:
+            supervisor.gateway.close("drained by the operator", admit=False)
         try:
             await supervisor.gateway.start(config.serve.listen)
             self._record_start()

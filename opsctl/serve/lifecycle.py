@@ -291,9 +291,12 @@ def _drain_asked(event: DrainAsked, state: State, now: float, rules: Rules) -> S
 
 @_on.register
 def _undrain_asked(event: UndrainAsked, state: State, now: float, rules: Rules) -> Step:
-    if not state.drain_asked or state.phase not in {Phase.DRAINING, Phase.DRAINED}:
+    if not state.drain_asked or state.stopping_for_good:
         return state, ()
-    state = moves.enter(replace(state, drain_asked=False), Phase.SERVING, now, "drain ended")
+    state = replace(state, drain_asked=False)
+    if state.phase not in {Phase.DRAINING, Phase.DRAINED}:  # no engine yet: requests may wait
+        return state, (Record("drain_ended"), CloseGate(state.reason, admit=True))
+    state = moves.enter(state, Phase.SERVING, now, "drain ended")
     return state, (Record("drain_ended"), OpenGate(state.generation))
 
 

@@ -73,7 +73,8 @@ def serve(state: State, now: float, why: str) -> Step:
     """The engine is ready: open the gate, unless the operator has drained it."""
     state = replace(state, ready_at=now, last_good=state.profile)
     if state.drain_asked:
-        return enter(state, Phase.DRAINED, now, f"{why}, drained by the operator"), ()
+        state = enter(state, Phase.DRAINED, now, f"{why}, drained by the operator")
+        return state, (Record("drained", profile=state.profile),)
     state = enter(state, Phase.SERVING, now, why)
     record = Record("serving", profile=state.profile, generation=state.generation, why=why)
     return state, (OpenGate(state.generation), record)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -46,6 +46,8 @@ class Remembered(BaseModel):
     boot_id: str
     pid: int
     paused: bool = False
+    drained: bool = False
+    """Whether an operator had drained it, and nobody had ended the drain or asked it to stop."""
     engine: EngineRecord | None = None
     exit_code: int | None = None
     """How serving ended; None while it goes on, and after a death."""
@@ -64,11 +66,11 @@ class Remembered(BaseModel):
 
     def restore(self, boot_id: str) -> State:
         """A fresh state with the counters that must survive opsctl's own restart."""
+        kept = State(last_good=self.last_good, switches=self.switches, drain_asked=self.drained)
         if self.boot_id != boot_id:
-            return State(last_good=self.last_good, switches=self.switches)
-        return State(
-            last_good=self.last_good,
-            switches=self.switches,
+            return kept
+        return replace(
+            kept,
             switch_times=tuple(self.switch_times),
             failures=Failures(tuple(self.failure_times), self.streaks, self.quarantine),
         )
@@ -97,6 +99,7 @@ def save(path: Path, snapshot: Snapshot) -> None:
         "boot_id": snapshot.boot_id,
         "pid": snapshot.pid,
         "paused": snapshot.paused,
+        "drained": state.drain_asked and not state.stopping_for_good,
         "engine": snapshot.engine,
         "exit_code": state.exit_code,
         "reason": state.reason,

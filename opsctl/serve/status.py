@@ -28,6 +28,7 @@ def status(supervisor: Supervisor) -> Document:
         "state": _word(state),
         "since": _clock_time(state.since, now),
         "reason": "; ".join(filter(None, (state.reason, supervisor.turns.reason))),
+        "drain_asked": state.drain_asked,
         "profile": state.profile,
         "target": state.target or (waiting.profile if waiting is not None else None),
         "listen": supervisor.gateway.listens_on,

@@ -364,6 +364,38 @@ async def test_drain_keeps_the_engine_and_ends_when_told(tmp_path: Path) -> None
         assert after["engine"]["pid"] == status["engine"]["pid"]
 
 
+async def test_a_drain_outlasts_the_death_of_opsctl_and_of_its_engine(tmp_path: Path) -> None:
+    with serving(tmp_path) as first:
+        before = await serves(first)
+        assert (await asyncio.to_thread(first.opsctl, "drain")).returncode == 0
+        first.process.send_signal(signal.SIGKILL)
+        first.process.wait(10)
+        with Serving(first.arguments, first.state_dir) as second:
+            adopted = await drained(second)
+            assert adopted["engine"]["pid"] == before["engine"]["pid"]
+            async with aiohttp.ClientSession() as session:
+                assert (await stream_once(session, job(adopted))).status == 503
+            second.process.send_signal(signal.SIGKILL)
+            second.process.wait(10)
+            os.kill(before["engine"]["pid"], signal.SIGKILL)
+        with Serving(first.arguments, first.state_dir) as third:
+            again = await drained(third)
+            assert again["engine"]["pid"] != before["engine"]["pid"]
+            assert third.opsctl("drain", "--off").returncode == 0
+            async with aiohttp.ClientSession() as session:
+                assert (await stream_once(session, job(again))).ok
+            assert (await asyncio.to_thread(third.opsctl, "drain")).returncode == 0
+            assert_stops_clean(third)
+        with Serving(first.arguments, first.state_dir) as fourth:
+            await serves(fourth)
+            assert_stops_clean(fourth)
+        assert first.leftovers() == []
+
+
+async def drained(instance: Serving) -> Status:
+    return await status_when(instance, lambda now: now["state"] == "drained", "drained", 60)
+
+
 async def test_reload_takes_the_new_configuration_and_refuses_a_bad_one(tmp_path: Path) -> None:
     with serving(tmp_path, "--auto-spec") as instance:
         await serves(instance)

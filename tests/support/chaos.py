@@ -381,7 +381,7 @@ class Chaos:
         begun = timestamp()
         before = await self.control.status()
         answer = await self.control.ask("POST", "/v1/drain", {"off": True})
-        if before and answer and before["state"] == "drained" and answer["state"] == "serving":
+        if before and answer and before["drain_asked"] and not answer["drain_asked"]:
             self.deeds.append(Deed(begun, "drain --off", frozenset({"drain_ended"})))
 
     async def _verb(self, path: str, news: Callable[[Document], bool], event: str) -> None:

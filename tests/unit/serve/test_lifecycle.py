@@ -23,9 +23,9 @@ RULES = Rules(
 class Life:
     """Drives the state machine and remembers the effects of the last event."""
 
-    def __init__(self, rules: Rules = RULES) -> None:
+    def __init__(self, rules: Rules = RULES, state: State = State()) -> None:  # noqa: B008
         self.rules = rules
-        self.state = State()
+        self.state = state
         self.now = 100.0
         self.effects: tuple[do.Effect, ...] = ()
 
@@ -207,6 +207,21 @@ def test_a_drain_survives_the_loss_of_the_engine() -> None:
     assert life.phase is Phase.DRAINED
     life.after(inputs.UndrainAsked())
     assert life.effect(do.OpenGate) == do.OpenGate(2)
+
+
+def test_a_drain_that_ends_while_the_engine_starts_lets_requests_wait() -> None:
+    life = Life(state=State(drain_asked=True)).after(inputs.Begin("eagle3"))
+    life.after(inputs.UndrainAsked())
+    assert life.effect(do.CloseGate).admit
+    life.after(inputs.Ready(1))
+    assert (life.phase, life.effect(do.OpenGate)) == (Phase.SERVING, do.OpenGate(1))
+
+
+def test_the_end_of_a_drain_does_not_end_a_stop() -> None:
+    life = serving().after(inputs.DrainAsked(), inputs.StopAsked("operator"))
+    assert life.phase is Phase.DRAINING
+    life.after(inputs.UndrainAsked(), inputs.Idle(1), inputs.Released(1))
+    assert (life.phase, life.state.exit_code) == (Phase.STOPPED, 0)
 
 
 def test_a_switch_can_be_called_off_while_it_drains() -> None:

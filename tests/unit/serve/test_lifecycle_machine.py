@@ -265,7 +265,7 @@ class Serving(RuleBasedStateMachine):
     @rule()
     def operator_ends_drain(self) -> None:
         self.post(inputs.UndrainAsked())
-        if self.state.phase is Phase.SERVING:
+        if not self.stop_asked:
             self.drain_asked = False
 
     @precondition(lambda self: not self.stop_asked)
@@ -295,6 +295,10 @@ class Serving(RuleBasedStateMachine):
     @invariant()
     def a_drain_holds_until_it_is_ended(self) -> None:
         assert not (self.drain_asked and self.world.open)
+
+    @invariant()
+    def a_stop_is_never_taken_back(self) -> None:
+        assert not (self.stop_asked and self.world.open)
 
     @invariant()
     def no_admitted_request_is_lost(self) -> None:

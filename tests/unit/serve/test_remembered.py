@@ -56,6 +56,26 @@ def test_counters_survive_a_restart_of_opsctl(tmp_path: Path) -> None:
     assert state.phase is Phase.STOPPED
 
 
+@pytest.mark.parametrize("boot", ["boot-a", "boot-b"])
+@pytest.mark.parametrize(
+    ("state", "drained"),
+    [
+        (State(drain_asked=True), True),
+        (State(drain_asked=True, phase=Phase.FAILED, exit_code=69), True),
+        (State(drain_asked=True, stopping_for_good=True), False),
+        (State(), False),
+    ],
+)
+def test_a_drain_outlasts_everything_but_a_stop(
+    tmp_path: Path, boot: str, state: State, drained: bool
+) -> None:
+    path = tmp_path / "state.json"
+    remembered.save(path, remembered.Snapshot(state, "boot-a", 42, False))
+    past = remembered.read(path)
+    assert past is not None
+    assert past.restore(boot).drain_asked is drained
+
+
 def test_a_slow_disk_does_not_hold_up_the_streams(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
