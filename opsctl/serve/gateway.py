@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
@@ -195,21 +196,28 @@ class Gateway:
 
     async def _look_for_stalled(self) -> None:
         """Let clients go that have stopped in the middle."""
-        limit, loop = self._config.client_timeout, asyncio.get_running_loop()
+        limit = self._config.client_timeout
         unread = Unread(limit)
         while self._web is not None and self._floor is not None:
             await asyncio.sleep(min(limit / 10, _LOOK_AT_MOST_EVERY))
-            now, floor = loop.time(), self._floor
-            connections = (connection.transport for connection in self._web.connections)
-            silent = unread.stalled((x for x in connections if x is not None), now)
-            sending = [*floor.in_flight.values(), *floor.receiving]
-            mute = [exchange for exchange in sending if exchange.sends_nothing(now, limit)]
-            for transport in silent:
-                transport.abort()
-            for exchange in mute:
-                exchange.let_go()
-            if silent or mute:
-                self._record("clients_let_go", reading=len(silent), sending=len(mute), after=limit)
+            try:
+                self._let_go(self._web, self._floor, unread)
+            except Exception:  # a fault of opsctl itself must not leave clients in the way for good
+                where = "stalled clients"
+                self._record("internal_error", where=where, traceback=traceback.format_exc())
+
+    def _let_go(self, server: Server, floor: Floor, unread: Unread) -> None:
+        now, limit = asyncio.get_running_loop().time(), unread.limit
+        connections = (connection.transport for connection in server.connections)
+        silent = unread.stalled((x for x in connections if x is not None), now)
+        sending = [*floor.in_flight.values(), *floor.receiving]
+        mute = [exchange for exchange in sending if exchange.sends_nothing(now, limit)]
+        for transport in silent:
+            transport.abort()
+        for exchange in mute:
+            exchange.let_go()
+        if silent or mute:
+            self._record("clients_let_go", reading=len(silent), sending=len(mute), after=limit)
 
     def _on_idle(self) -> None:
         waiters, self._idle = self._idle, []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import aiohttp
 import pytest
@@ -11,7 +12,8 @@ from aiohttp import web
 
 from opsctl.config.schema import Hold
 from opsctl.serve import exchange
-from tests.support.gateway import SSE, STREAM, desk, eventually, hello, never, stream_of
+from opsctl.serve.stalled import Unread
+from tests.support.gateway import SSE, STREAM, desk, eventually, hello, never, raw, stream_of
 
 
 async def test_passes_a_request_to_the_open_engine_and_its_answer_back() -> None:
@@ -445,3 +447,25 @@ async def test_twenty_switches_under_fifty_clients_lose_nothing(how: str) -> Non
         assert counters.failed_total == broken
         assert (broken > 0) == (how == "killed")
         assert counters.rejected_total == counters.abandoned_total == counters.in_flight == 0
+
+
+async def test_a_fault_while_looking_for_stalled_clients_does_not_end_the_looking(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    look, faults = Unread.stalled, iter([RuntimeError("seen once")])
+
+    def faulty(*arguments: Any) -> Any:
+        for fault in faults:
+            raise fault
+        return look(*arguments)
+
+    monkeypatch.setattr(Unread, "stalled", faulty)
+    async with desk(client_timeout=1.0) as d:
+        await d.open(hello)
+        half = b"POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Length: 100\r\n\r\n{"
+        with pytest.raises(ConnectionResetError):
+            await raw(d.url, half)
+        told = [(event, facts) for event, facts in d.events if event != "gateway_listening"]
+    events = [event for event, _ in told]
+    assert events == ["gate_opened", "internal_error", "clients_let_go"]
+    assert "seen once" in str(told[1][1]["traceback"])
