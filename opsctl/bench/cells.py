@@ -69,16 +69,19 @@ def made(measured: Measured) -> Cell:
     """The cell, valid or with every reason why not."""
     spot, taken, seen = measured.spot, measured.taken, measured.seen
     found = figures(taken.outcomes, taken.window or Window(0.0, 0.0))
-    effective = seen.running if seen.running is not None else found.streams or None
+    ran = seen.ran(found.under_way)
+    if ran is not None and measured.open_loop:  # its load is not steady
+        ran = (found.under_way - (seen.queued or 0.0), 0.0)
+    effective, error = (found.streams or None, 0.0) if ran is None else ran
     cached = hits(taken.outcomes, measured.counted, measured.uncached, measured.common_tokens)
     accept, accept_by = accept_length(measured.counted, seen)
-    wrong = checks.reasons(_facts(measured, found, effective, cached))
+    wrong = checks.reasons(_facts(measured, found, effective, error, cached))
     extra = _extra(measured, found) | {
         "accept_length_by": accept_by,
         "prefix_cache_hit_rate_by": cached.by,
         "prefix_cache_own_hit_rate": cached.own,
         "common_prompt_tokens": measured.common_tokens,
-        "effective_concurrency_by": "client" if seen.running is None else "engine",
+        "effective_concurrency_by": "client" if ran is None else "engine",
     }
     full = [o.tokens for o in taken.outcomes if o.ok and o.asked == measured.output_tokens]
     return Cell(
@@ -92,12 +95,14 @@ def made(measured: Measured) -> Cell:
     )  # fmt: skip
 
 
-def _facts(measured: Measured, found: Figures, effective: float | None, cached: Hits) -> Facts:
+def _facts(
+    measured: Measured, found: Figures, effective: float | None, error: float, cached: Hits
+) -> Facts:
     taken, seen = measured.taken, measured.seen
     return Facts(
         concurrency=None if measured.open_loop else measured.spot.concurrency,
         effective=effective,
-        effective_error=seen.running_error,
+        effective_error=error,
         outcomes=taken.outcomes,
         tokens=found.tokens,
         client_cpu=seen.cpu,

@@ -18,21 +18,43 @@ _TICK = 0.02
 _ALLOWED = 0.005
 """Seconds a tick may come late: timers are not exact, and a turn of the loop takes its time."""
 _LEAST_SAMPLES = 3
+LEFT_OUT = 0.05
+"""Share of the requests that the engine may have left out where its word is taken."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What was seen. `running` is the engine's own mean; None when it did not say often enough."""
+    """What was seen."""
 
-    running: float | None
-    running_error: float
-    """Standard error of that mean: a few samples of a load that varies tell little."""
-    queued: float | None
+    loads: tuple[Loads, ...]
+    """What the engine said of itself; empty when it did not say so often enough."""
     accept_length: float | None
     cpu: float
     """Share of one core that this process used."""
     late: float
     """Share of the time in which our event loop was behind: blocked, stopped or starved."""
+
+    @property
+    def queued(self) -> float | None:
+        """Mean of the requests in the engine's queue; None when it did not say."""
+        return _mean([one.queued for one in self.loads]) if self.loads else None
+
+    def ran(self, under_way: float) -> tuple[float, float] | None:
+        """Mean of the requests that ran and its standard error; None when the engine did not say.
+
+        SGLang's count lacks what it has just prefilled, for up to 15 decode steps, and who came to
+        the queue since. `under_way` are the requests that it had. So what counts is when it spoke
+        of (nearly) all of them. Where it never does (answers of a few steps, or a prefill every few
+        steps), those it left out ran; but where others wait, each that was let in makes room for
+        one to wait, so half of them did.
+        """
+        nearly = (1 - LEFT_OUT) * under_way
+        whole = [one for one in self.loads if one.running + one.queued >= nearly]
+        told = whole if len(whole) >= _LEAST_SAMPLES else self.loads
+        if not told:
+            return None
+        running = [_ran(one, under_way) for one in told]
+        return _mean(running), statistics.stdev(running) / math.sqrt(len(running))
 
 
 async def _no_readings() -> tuple[Reading, ...]:
@@ -84,9 +106,7 @@ class Watch:
         enough = len(self._samples) >= _LEAST_SAMPLES
         lengths = [sample.accept_length for sample in self._samples if sample.accept_length]
         return Seen(
-            running=_mean([sample.running for sample in self._samples]) if enough else None,
-            running_error=_error([sample.running for sample in self._samples]) if enough else 0.0,
-            queued=_mean([sample.queued for sample in self._samples]) if enough else None,
+            loads=tuple(self._samples) if enough else (),
             accept_length=_mean(lengths) if lengths else None,
             cpu=self._cpu_seconds / seconds,
             late=min(1.0, self._late / seconds),
@@ -106,9 +126,10 @@ class Watch:
             self._late += max(0.0, self._clock() - begun - _TICK - _ALLOWED)
 
 
+def _ran(told: Loads, under_way: float) -> float:
+    left_out = max(0.0, under_way - told.running - told.queued)
+    return told.running + (left_out / 2 if told.queued else left_out)
+
+
 def _mean(values: list[int] | list[float]) -> float:
     return sum(values) / len(values)
-
-
-def _error(values: list[int]) -> float:
-    return statistics.stdev(values) / math.sqrt(len(values))

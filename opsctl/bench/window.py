@@ -47,6 +47,8 @@ class Figures:
     events: int
     streams: float
     """Mean number of streams between their first and last token."""
+    under_way: float
+    """Mean number of requests from sending to the end of the answer."""
     requests: int
     """Ended inside the window."""
 
@@ -71,6 +73,7 @@ def figures(outcomes: Sequence[Outcome], window: Window) -> Figures:
         event_gap=quantiles(gaps),
         events=sum(part.events for part in inside),
         streams=sum(part.seconds for part in inside) / seconds if seconds else 0.0,
+        under_way=sum(_overlap(a, opened, closed) for a in answers) / seconds if seconds else 0.0,
         requests=sum(opened < a.begun + a.seconds <= closed for a in answers),
     )
 
@@ -97,6 +100,10 @@ def _inside(answer: Outcome, opened: float, closed: float) -> _Part:
     gaps = tuple(later - earlier for earlier, later in pairwise(here))
     first = 1.0 - later if low == 0 and high > 0 and len(times) > 1 else 0.0
     return _Part(len(here) * later + first, len(here), streamed, tpot, gaps)
+
+
+def _overlap(answer: Outcome, opened: float, closed: float) -> float:
+    return max(0.0, min(answer.begun + answer.seconds, closed) - max(answer.begun, opened))
 
 
 def _last_event(answers: Iterable[Outcome], moment: float) -> float:

@@ -240,7 +240,9 @@ async def test_requests_of_somebody_else_fail_the_cell(tmp_path: Path) -> None:
     async with simulated(tmp_path, "--sim-prefill-rate", "1e6") as engine, target(engine) as found:
 
         async def disturb() -> None:
-            await engine.until_running(2)
+            async with asyncio.timeout(30):
+                while not (await engine.load())["num_used_tokens"]:
+                    await asyncio.sleep(0.02)
             stream, task = engine.stream(4)
             await task
             stream.assert_complete(4)

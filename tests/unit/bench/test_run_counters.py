@@ -25,7 +25,7 @@ sglang:num_aborted_requests_total{model_name="m"} NaN
 sglang:spec_verify_calls_total{model_name="m"} 500.0
 sglang:gen_throughput{model_name="m"} 99.0
 """
-QUIET = Seen(None, 0.0, None, None, 0.1, 0.0)
+QUIET = Seen((), None, 0.1, 0.0)
 
 
 def test_counters_are_sums_over_their_labels() -> None:
@@ -49,13 +49,13 @@ def test_accept_length_is_tokens_per_verify_step_without_the_first_of_each_answe
 
 
 def test_accept_length_is_the_loads_word_where_there_are_no_counters() -> None:
-    seen = Seen(None, 0.0, None, 2.2, 0.1, 0.0)
+    seen = Seen((), 2.2, 0.1, 0.0)
     assert accept_length(Counters(), seen) == (2.2, "loads")
     assert accept_length(Counters(), QUIET) == (None, None)
 
 
-def load(running: int, *, stale: bool = False) -> Loads:
-    return Loads(None, running, 0, 1, 1, 64, None, 0, None, (), stale)
+def load(running: int, queued: int = 0, *, stale: bool = False) -> Loads:
+    return Loads(None, running, queued, 1, 1, 64, None, 0, None, (), stale)
 
 
 async def watched(samples: list[Loads | None]) -> Seen:
@@ -77,21 +77,44 @@ async def watched(samples: list[Loads | None]) -> Seen:
 
 
 async def test_the_mean_of_running_knows_its_error() -> None:
-    steady = await watched([load(58)] * 6)
-    assert (steady.running, steady.running_error) == (58.0, 0.0)
-    varying = await watched([load(1)] * 7 + [load(0)])
-    assert varying.running == pytest.approx(0.875)
-    assert varying.running_error == pytest.approx(0.125)
+    steady = await watched([load(58, 6)] * 6)
+    assert steady.ran(64) == (58.0, 0.0)
+    varying = await watched([load(4, 4)] * 7 + [load(5, 3)])
+    assert varying.ran(8) == (pytest.approx(4.125), pytest.approx(0.125))
+
+
+async def test_requests_that_were_just_prefilled_ran_though_the_engine_leaves_them_out() -> None:
+    """Four of eight at a time, in step: all it says at first is that nothing runs."""
+    seen = await watched([load(0), load(0), load(4, 4)] * 4)
+    assert seen.ran(8) == (4.0, 0.0)
+    many = await watched([load(running) for running in (247, 244, 249, 247)])
+    assert many.ran(250) == (250.0, 0.0)
+
+
+async def test_answers_of_a_few_steps_are_never_counted_and_ran() -> None:
+    seen = await watched([load(0)] * 5)
+    assert seen.ran(1) == (1.0, 0.0)
+
+
+async def test_where_others_wait_half_of_those_left_out_ran() -> None:
+    """Four of eight at a time: one was just let in, and one came to the queue since."""
+    seen = await watched([load(3, 3)] * 5)
+    assert seen.ran(8) == (4.0, 0.0)
+
+
+async def test_more_than_we_have_under_way_is_told_too() -> None:
+    assert (await watched([load(6)] * 4)).ran(4) == (6.0, 0.0)
 
 
 async def test_a_load_that_is_unknown_or_old_is_no_sample() -> None:
     seen = await watched([load(4), None, load(0, stale=True), load(4), load(4), None])
-    assert seen.running == 4.0
+    assert seen.ran(4) == (4.0, 0.0)
+    assert len(seen.loads) == 3
 
 
 async def test_too_few_samples_are_no_mean() -> None:
     seen = await watched([load(4), load(4)])
-    assert (seen.running, seen.queued) == (None, None)
+    assert (seen.ran(4), seen.queued) == (None, None)
 
 
 def test_the_time_left_is_told_from_the_cells_of_this_run_alone() -> None:
