@@ -144,8 +144,8 @@ class Belief:
             self.rates.waited(self._loop.rising, self.clients)
 
     def _see_requests(self, sample: LoadSample) -> None:
-        if sample.used_tokens is not None and sample.running:
-            now = sample.used_tokens / sample.running
+        if sample.used_tokens is not None and sample.using:
+            now = sample.used_tokens / sample.using
             share = 1 - math.exp(-self.elapsed / (120.0 * self.tempo))
             self.context += (now - self.context) * (share if self.context else 1.0)
 

@@ -99,8 +99,8 @@ def _mean_prompt(seen: list[Seen], output: int) -> tuple[int, bool]:
     """Tokens in use by running requests, half an answer taken off."""
     used = running = 0
     for sample in (x.sample for x in seen):
-        if sample.used_tokens is not None and sample.running:
-            used, running = used + sample.used_tokens, running + sample.running
+        if sample.used_tokens is not None and sample.using:
+            used, running = used + sample.used_tokens, running + sample.using
     if not running:
         return round(MEAN_PROMPT), False
     return max(round(used / running - output / 2), 0), True

@@ -40,6 +40,18 @@ class LoadSample:
         return max(self.running + self.queued, self.in_flight - self.stalled)
 
     @property
+    def using(self) -> int | None:
+        """Requests that `used_tokens` belong to; None when that cannot be told.
+
+        The tokens are told with those of requests just prefilled, the requests without: where the
+        engine has left out most of what it has, nothing can be said.
+        """
+        if not self.running or self.queued is None or self.used_tokens is None:
+            return None
+        streams = max(self.running + self.queued, self.in_flight - self.stalled)
+        return None if 2 * (self.running + self.queued) < streams else streams - self.queued
+
+    @property
     def demand(self) -> int | None:
         """Requests running, queued or held; None when the engine's part is unknown."""
         streams = self.streams

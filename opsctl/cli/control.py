@@ -131,7 +131,7 @@ def drain(
     while wait and not off and document["state"] == "draining":
         time.sleep(POLL)
         document = ask(where, "GET", "/v1/status")
-    done = not document["drain_asked"] if off else document["state"] in {"drained", "draining"}
+    done = not document.get("drain_asked") if off else document["state"] in {"drained", "draining"}
     if not done:
         raise TemporaryError(
             f"cannot do that while {document['state']}: {document['reason']}",

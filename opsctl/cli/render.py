@@ -33,7 +33,7 @@ def status_table(document: Document) -> Table:
 def _rows(document: Document) -> Iterator[tuple[str, str]]:
     yield "state", f"{document['state']} since {document['since']}"
     yield "why", document["reason"]
-    if document["drain_asked"]:
+    if document.get("drain_asked"):
         yield "drain", "asked for by the operator; `opsctl drain --off` ends it"
     target = document["target"]
     yield "profile", document["profile"] + (f" (switching to {target})" if target else "")

@@ -40,6 +40,25 @@ def test_a_request_that_waits_for_its_client_is_counted_only_if_the_engine_has_i
     assert LoadSample(0.0, 5, 0, in_flight=8, stalled=7).streams == 5
 
 
+@pytest.mark.parametrize(
+    ("running", "queued", "in_flight", "using"),
+    [
+        (8, 0, 8, 8),
+        (5, 0, 8, 8),  # three have just been prefilled: their tokens are counted, they are not
+        (3, 0, 8, None),  # too few to say whose the tokens are
+        (0, 0, 1, None),
+        (4, 4, 8, 4),
+        (9, 0, 8, 9),
+    ],
+)
+def test_whose_tokens_are_in_the_cache(
+    running: int, queued: int, in_flight: int, using: int | None
+) -> None:
+    sample = LoadSample(0.0, running, queued, in_flight=in_flight, used_tokens=800)
+    assert sample.using == using
+    assert LoadSample(0.0, running, queued, in_flight=in_flight).using is None
+
+
 @pytest.mark.parametrize("known", [{"running": 3}, {"queued": 3}, {}])
 def test_an_engine_that_says_nothing_has_an_unknown_load(known: dict[str, int]) -> None:
     sample = LoadSample(0.0, in_flight=8, **known)
