@@ -224,6 +224,18 @@ def test_loads_count_what_runs_and_what_waits(real: Server) -> None:
     wait_until(lambda: load(real) == (0, 0), seconds=10, what="nothing left running")
 
 
+def test_what_was_just_prefilled_runs_unsaid(real: Server, simulated: Server) -> None:
+    """It is counted with the 15th decode step: an answer of fewer steps never is."""
+    for server in (real, simulated):
+        with ThreadPoolExecutor(1) as pool:
+            request = pool.submit(chat, server, 12)
+            said = {load(server)}
+            while not request.done():
+                said.add(load(server))
+            assert json.loads(request.result())["usage"]["completion_tokens"] == 12
+        assert said == {(0, 0)}, server.url
+
+
 def test_metrics_have_the_families_opsctl_reads(real: Server) -> None:
     exposition = get(real, "/metrics")
     assert families(exposition) >= METRICS
