@@ -46,9 +46,9 @@ class LoadSample:
         The tokens are told with those of requests just prefilled, the requests without: where the
         engine has left out most of what it has, nothing can be said.
         """
-        if not self.running or self.queued is None or self.used_tokens is None:
+        streams = self.streams
+        if streams is None or not self.running or self.queued is None or self.used_tokens is None:
             return None
-        streams = max(self.running + self.queued, self.in_flight - self.stalled)
         return None if 2 * (self.running + self.queued) < streams else streams - self.queued
 
     @property
